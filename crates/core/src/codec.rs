@@ -1,0 +1,1 @@
+//! Bytes: versioned MessagePack for values, fixed layouts for keys.

@@ -1,0 +1,57 @@
+//! What goes through the log, and what `apply` answers. A command is complete: it says everything that `apply` may
+//! depend on besides the rows and the entry's stamp.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    limits::{
+        CheckCommand, CheckReply, CopyPolicies, HoldCommand, HoldReply, RefundCommand, RefundReply, ResetCommand, ResetReply,
+        SettleCommand, SettleReply,
+    },
+    system::{SystemCommand, SystemReply},
+    time::ShardTime,
+};
+
+/// Commands of one log entry at the most.
+pub const BATCH_COMMANDS_MAX: usize = 512;
+/// Encoded bytes of one log entry at the most; a single command is always smaller.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// What one Raft entry carries: the leader's stamp and a batch of commands, applied in order at that stamp.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryBatch {
+    pub stamp: ShardTime,
+    pub commands: Vec<Command>,
+}
+
+/// A change of one shard. Positional MessagePack: fields and variants are only ever added at the end, and the golden
+/// files say when that was forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    Check(CheckCommand),
+    Hold(HoldCommand),
+    Settle(SettleCommand),
+    Refund(RefundCommand),
+    Reset(ResetCommand),
+    CopyPolicies(CopyPolicies),
+    /// Removes what is due at `up_to`, at most `limit` rows of the expiry table.
+    Expire { up_to: ShardTime, limit: u32 },
+    System(SystemCommand),
+}
+
+/// What `apply` answers, variant by variant of [`Command`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    Check(CheckReply),
+    Hold(HoldReply),
+    Settle(SettleReply),
+    Refund(RefundReply),
+    Reset(ResetReply),
+    /// The revision of the system shard up to which this shard has every policy now.
+    CopyPolicies { synced_revision: u64 },
+    /// How many rows of the expiry table were worked off.
+    Expire { removed: u32 },
+    System(SystemReply),
+    /// The command belongs on the other kind of shard: a bug of the sender; nothing was changed.
+    Misrouted,
+}
