@@ -8,6 +8,7 @@ pub mod codec;
 pub mod command;
 pub mod limits;
 pub mod machine;
+pub mod query;
 pub mod rows;
 pub mod seams;
 pub mod system;

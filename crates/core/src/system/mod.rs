@@ -35,3 +35,9 @@ pub enum SystemReply {
     Node(NodeReply),
     Done,
 }
+
+use crate::{limits::{Policy, PolicyChange}, rows::{ReadRows, RowsError}};
+pub(crate) fn policy(_rows: &dyn ReadRows, _name: &str) -> Result<Option<Policy>, RowsError> { unimplemented!() }
+pub(crate) fn policies(_rows: &dyn ReadRows, _after: Option<&str>, _limit: u32) -> Result<(Vec<Policy>, bool), RowsError> { unimplemented!() }
+pub(crate) fn policy_changes(_rows: &dyn ReadRows, _since: u64, _bytes_max: u32) -> Result<(u64, Vec<PolicyChange>, u64), RowsError> { unimplemented!() }
+pub(crate) fn nodes(_rows: &dyn ReadRows) -> Result<Vec<NodeRecord>, RowsError> { unimplemented!() }

@@ -1,1 +1,0 @@
-//! Bytes: versioned MessagePack for values, fixed layouts for keys.

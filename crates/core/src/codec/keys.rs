@@ -1,0 +1,183 @@
+//! Row keys, one encoder per kind of row; nobody else puts key bytes together.
+//!
+//! A key opens with the kind's tag. Variable parts that something follows stand behind their length, so that policy
+//! `a_b` with key `c` never meets policy `a` with key `b_c`. Integers are big-endian: key order is number order.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{cluster::NodeId, limits::HoldId, time::ShardTime};
+
+/// The kinds of rows of [`crate::rows::Table::State`]. Tags are never used again for anything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The shard clock.
+    Clock = 1,
+    /// Data shards: the revision up to which policies were copied.
+    SyncedRevision = 2,
+    /// Data shards: a policy with its latest changes.
+    PolicyChain = 3,
+    Bucket = 4,
+    /// A request_id admitted on a bucket.
+    AdmittedId = 5,
+    Hold = 6,
+    /// System shard: counts and the newest revision.
+    PolicyTotals = 7,
+    /// System shard: a policy by name, or its tombstone.
+    Policy = 8,
+    /// System shard: the name of the policy that a revision changed.
+    Revision = 9,
+    Manifest = 10,
+    Node = 11,
+}
+
+impl Kind {
+    /// The kind of a row by its key.
+    pub fn of(key: &[u8]) -> Option<Kind> {
+        const KINDS: [Kind; 11] = [
+            Kind::Clock,
+            Kind::SyncedRevision,
+            Kind::PolicyChain,
+            Kind::Bucket,
+            Kind::AdmittedId,
+            Kind::Hold,
+            Kind::PolicyTotals,
+            Kind::Policy,
+            Kind::Revision,
+            Kind::Manifest,
+            Kind::Node,
+        ];
+        let tag = *key.first()?;
+        KINDS.into_iter().find(|&kind| kind as u8 == tag)
+    }
+
+    /// What all keys of this kind begin with.
+    pub const fn prefix(self) -> [u8; 1] {
+        [self as u8]
+    }
+}
+
+const REVISION_LEN: usize = 1 + size_of::<u64>();
+const NODE_LEN: usize = 1 + size_of::<u16>();
+const HOLD_LEN: usize = 1 + size_of::<u128>();
+const DUE_LEN: usize = size_of::<u64>();
+
+const _: () = assert!(REVISION_LEN == 9 && NODE_LEN == 3 && HOLD_LEN == 17 && DUE_LEN == 8);
+
+/// The keys of rows of which a shard has one.
+pub const CLOCK: Bytes = Bytes::from_static(&[Kind::Clock as u8]);
+pub const SYNCED_REVISION: Bytes = Bytes::from_static(&[Kind::SyncedRevision as u8]);
+pub const POLICY_TOTALS: Bytes = Bytes::from_static(&[Kind::PolicyTotals as u8]);
+pub const MANIFEST: Bytes = Bytes::from_static(&[Kind::Manifest as u8]);
+
+pub fn policy_chain(name: &str) -> Bytes {
+    named(Kind::PolicyChain, name)
+}
+
+pub fn policy(name: &str) -> Bytes {
+    named(Kind::Policy, name)
+}
+
+pub fn bucket(policy: &str, key: &str) -> Bytes {
+    let mut bytes = open(Kind::Bucket, 1 + policy.len() + key.len());
+    put_policy(&mut bytes, policy);
+    bytes.put_slice(key.as_bytes());
+    bytes.freeze()
+}
+
+pub fn admitted_id(policy: &str, key: &str, request_id: &str) -> Bytes {
+    let mut bytes = open(Kind::AdmittedId, 5 + policy.len() + key.len() + request_id.len());
+    put_policy(&mut bytes, policy);
+    bytes.put_u32(u32::try_from(key.len()).expect("a log entry is far smaller than 4 GiB"));
+    bytes.put_slice(key.as_bytes());
+    bytes.put_slice(request_id.as_bytes());
+    bytes.freeze()
+}
+
+pub fn hold(id: HoldId) -> Bytes {
+    let mut bytes = open(Kind::Hold, HOLD_LEN - 1);
+    bytes.put_u128(id.0);
+    debug_assert_eq!(bytes.len(), HOLD_LEN);
+    bytes.freeze()
+}
+
+pub fn revision(revision: u64) -> Bytes {
+    let mut bytes = open(Kind::Revision, REVISION_LEN - 1);
+    bytes.put_u64(revision);
+    debug_assert_eq!(bytes.len(), REVISION_LEN);
+    bytes.freeze()
+}
+
+pub fn node(id: NodeId) -> Bytes {
+    let mut bytes = open(Kind::Node, NODE_LEN - 1);
+    bytes.put_u16(id.0);
+    debug_assert_eq!(bytes.len(), NODE_LEN);
+    bytes.freeze()
+}
+
+/// A key of [`crate::rows::Table::Expiry`]: when the row is due, then the row's own key.
+pub fn due(at: ShardTime, row: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(DUE_LEN + row.len());
+    bytes.put_u64(at.0);
+    bytes.put_slice(row);
+    bytes.freeze()
+}
+
+/// Takes a key of the expiry table apart.
+pub fn parse_due(key: &Bytes) -> Option<(ShardTime, Bytes)> {
+    let at = u64::from_be_bytes(key.get(..DUE_LEN)?.try_into().ok()?);
+    Some((ShardTime(at), key.slice(DUE_LEN..)))
+}
+
+/// The policy and the key of a bucket's row.
+pub fn parse_bucket(key: &[u8]) -> Option<(&str, &str)> {
+    let (&tag, rest) = key.split_first()?;
+    if tag != Kind::Bucket as u8 {
+        return None;
+    }
+    let (&len, rest) = rest.split_first()?;
+    let (policy, key) = rest.split_at_checked(usize::from(len))?;
+    Some((str::from_utf8(policy).ok()?, str::from_utf8(key).ok()?))
+}
+
+fn open(kind: Kind, capacity: usize) -> BytesMut {
+    let mut bytes = BytesMut::with_capacity(1 + capacity);
+    bytes.put_u8(kind as u8);
+    bytes
+}
+
+fn named(kind: Kind, name: &str) -> Bytes {
+    let mut bytes = open(kind, name.len());
+    bytes.put_slice(name.as_bytes());
+    bytes.freeze()
+}
+
+fn put_policy(bytes: &mut BytesMut, policy: &str) {
+    bytes.put_u8(u8::try_from(policy.len()).expect("only policies that exist have rows: their names have 63 bytes at most"));
+    bytes.put_slice(policy.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_never_run_into_each_other() {
+        assert_ne!(bucket("a_b", "c"), bucket("a", "b_c"));
+        assert_ne!(bucket("a", "bc"), bucket("ab", "c"));
+        assert_ne!(admitted_id("a", "b", "cd"), admitted_id("a", "bc", "d"));
+        assert_ne!(policy("a"), policy_chain("a"));
+    }
+
+    #[test]
+    fn due_rows_sort_by_time_and_come_apart_again() {
+        let row = bucket("api", "k");
+        let early = due(ShardTime(255), &row);
+        assert!(early < due(ShardTime(256), b""));
+        assert_eq!(parse_due(&early), Some((ShardTime(255), row.clone())));
+        assert_eq!(parse_bucket(&row), Some(("api", "k")));
+        assert_eq!(parse_bucket(b"\x04"), None);
+        assert_eq!(parse_bucket(b"\x04\xffab"), None);
+        assert_eq!(parse_due(&Bytes::from_static(b"short")), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Query: what is read from a shard's rows without changing them, behind ReadIndex on its leader.
+//!
+//! In goes a question and the rows, out comes the answer. When it may be asked is not known here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cluster::ShardId,
+    limits::{self, Policy, PolicyChange},
+    rows::{ReadRows, RowsError},
+    system::{self, NodeRecord},
+    time::ShardTime,
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Query {
+    /// System shard: one policy.
+    Policy { name: String },
+    /// System shard: policies by name, those greater than `after`, at most `limit` of them.
+    Policies { after: Option<String>, limit: u32 },
+    /// System shard: what changed after revision `since`, ascending, about `bytes_max` bytes of it (but one change at
+    /// least, so that asking again always gets further).
+    PolicyChanges { since: u64, bytes_max: u32 },
+    /// Data shard: the revision up to which it has every policy.
+    SyncedRevision,
+    /// System shard: the node registry.
+    Nodes,
+    /// Any shard.
+    Clock,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    Policy(Option<Policy>),
+    /// `more`: there are policies behind the last one.
+    Policies {
+        policies: Vec<Policy>,
+        more: bool,
+    },
+    /// Every change in (`from`, `to`]; `head` is the newest revision.
+    PolicyChanges {
+        from: u64,
+        to: u64,
+        changes: Vec<PolicyChange>,
+        head: u64,
+    },
+    SyncedRevision(u64),
+    /// By ascending id.
+    Nodes(Vec<NodeRecord>),
+    /// The stamp that the state has reached, and when its first row is due.
+    Clock {
+        clock: ShardTime,
+        next_due: Option<ShardTime>,
+    },
+    /// The query belongs on the other kind of shard: a bug of the sender.
+    Misrouted,
+}
+
+/// Answers a query from a shard's rows.
+pub fn answer(shard: ShardId, rows: &dyn ReadRows, query: &Query) -> Result<Answer, RowsError> {
+    Ok(match (query, shard.is_system()) {
+        (Query::Clock, _) => {
+            Answer::Clock { clock: crate::machine::clock(rows)?, next_due: crate::machine::next_due(rows)? }
+        }
+        (Query::SyncedRevision, false) => Answer::SyncedRevision(limits::synced_revision(rows)?),
+        (Query::Policy { name }, true) => Answer::Policy(system::policy(rows, name)?),
+        (Query::Policies { after, limit }, true) => {
+            let (policies, more) = system::policies(rows, after.as_deref(), *limit)?;
+            Answer::Policies { policies, more }
+        }
+        (Query::PolicyChanges { since, bytes_max }, true) => {
+            let (to, changes, head) = system::policy_changes(rows, *since, *bytes_max)?;
+            Answer::PolicyChanges { from: *since, to, changes, head }
+        }
+        (Query::Nodes, true) => Answer::Nodes(system::nodes(rows)?),
+        _ => Answer::Misrouted,
+    })
+}
