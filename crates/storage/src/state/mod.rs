@@ -1,0 +1,255 @@
+//! One shard's state on one node: rows under a generation, and an overlay of changed rows that is written behind.
+//!
+//! In go the changes of `apply` and the applied position, opaque here; out come rows, and on flush one atomic write
+//! set that holds both. The log is the truth: what the overlay loses in a crash, consensus applies again from the log.
+//! A whole new state, from a snapshot, is loaded beside the old one as another generation and becomes the state by
+//! changing one row, see [`Install`].
+
+mod frozen;
+mod head;
+mod install;
+mod overlay;
+
+use std::cell::RefCell;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use onceward_core::cluster::ShardId;
+use onceward_core::rows::{ReadRows, Row, Rows, RowsError, Table};
+
+pub use self::frozen::FrozenState;
+use self::head::Head;
+pub use self::install::{Install, LoadedState};
+use self::overlay::Overlay;
+use crate::keys::{self, StatePrefix};
+use crate::limits::{SCAN_PAGE_BYTES, SCAN_PAGE_ROWS};
+use crate::{Family, StorageError, Store, WriteSet};
+
+pub(crate) const TABLES: [Table; 2] = [Table::State, Table::Expiry];
+
+/// A shard's state. One thread at a time: consensus holds it in a mutex.
+pub struct ShardState {
+    store: Arc<dyn Store>,
+    shard: ShardId,
+    head: Head,
+    /// Whether `head` differs from its row on disk.
+    head_changed: bool,
+    /// The generation that the next install takes; none is ever taken twice while the process lives.
+    generation_next: u32,
+    overlay: Overlay,
+    /// No row of the Expiry table has a lesser key; `None`: it has no row. Rows leave that table at its front, and what
+    /// the engine keeps of each until a compaction would be walked over again by every look at the first row.
+    expiry_floor: RefCell<Option<Bytes>>,
+    scratch: WriteSet,
+}
+
+impl ShardState {
+    /// Opens a shard's state, empty if there is none, and removes what an interrupted install left.
+    pub fn open(store: Arc<dyn Store>, shard: ShardId) -> Result<Self, StorageError> {
+        let head = match store.get(Family::RaftMeta, &keys::state_head(shard))? {
+            Some(row) => Head::decode(shard, row)?,
+            None => Head::default(),
+        };
+        remove_other_generations(&*store, shard, head.generation)?;
+        Ok(ShardState {
+            store,
+            shard,
+            generation_next: head.generation + 1,
+            head,
+            head_changed: false,
+            overlay: Overlay::default(),
+            expiry_floor: RefCell::new(Some(Bytes::new())),
+            scratch: WriteSet::new(),
+        })
+    }
+
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    /// The store that the rows lie in, for [`ShardState::freeze`].
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    /// The applied position as [`ShardState::set_applied`] was given it: what all rows seen here add up to.
+    pub fn applied(&self) -> Option<&[u8]> {
+        self.head.applied.as_deref()
+    }
+
+    /// States the applied position that belongs to the rows as they are now. It reaches the disk with them.
+    ///
+    /// # Panics
+    /// If it is empty, which on disk means that nothing is applied.
+    pub fn set_applied(&mut self, applied: Bytes) {
+        assert!(!applied.is_empty(), "an applied position is not empty");
+        self.head.applied = Some(applied);
+        self.head_changed = true;
+    }
+
+    /// Rows changed since the last flush.
+    pub fn dirty_rows(&self) -> usize {
+        self.overlay.rows_changed()
+    }
+
+    /// Keys and values of the rows changed since the last flush.
+    pub fn dirty_bytes(&self) -> usize {
+        self.overlay.bytes()
+    }
+
+    /// Writes all changed rows and the applied position as one set, not synced. It must only be called while the
+    /// shard's log on disk covers the applied position; the order of writes keeps it so through a crash.
+    pub fn flush(&mut self) -> Result<(), StorageError> {
+        if self.overlay.rows_changed() == 0 && !self.head_changed {
+            return Ok(());
+        }
+        self.scratch.clear();
+        let mut key = keys::state_prefix(self.shard, self.head.generation).to_vec();
+        for table in TABLES {
+            for (row_key, value) in self.overlay.from(table, Bound::Unbounded) {
+                key.truncate(size_of::<StatePrefix>());
+                key.extend_from_slice(row_key);
+                match value {
+                    Some(value) => self.scratch.put(Family::of(table), &key, value),
+                    None => self.scratch.delete(Family::of(table), &key),
+                }
+            }
+        }
+        self.scratch.put(Family::RaftMeta, keys::state_head(self.shard), self.head.encode());
+        self.store.write(&self.scratch)?;
+        self.overlay.clear();
+        self.head_changed = false;
+        Ok(())
+    }
+
+    fn key(&self, row_key: &[u8]) -> Vec<u8> {
+        let prefix = keys::state_prefix(self.shard, self.head.generation);
+        let mut key = Vec::with_capacity(prefix.len() + row_key.len() + 1);
+        key.extend_from_slice(&prefix);
+        key.extend_from_slice(row_key);
+        key
+    }
+
+    /// Rows from `lower` on that start with `prefix`, the overlay merged over the disk.
+    fn merge(&self, table: Table, prefix: &[u8], lower: Bound<&[u8]>, limit: usize) -> Result<Vec<Row>, StorageError> {
+        let mut changed = self.overlay.from(table, lower).take_while(|(key, _)| key.starts_with(prefix)).peekable();
+        let mut rows = Vec::new();
+        let mut from = match lower {
+            Bound::Excluded(after) => successor(self.key(after)),
+            Bound::Included(first) => self.key(first),
+            Bound::Unbounded => self.key(prefix),
+        };
+        let to = match keys::prefix_end(prefix) {
+            Some(end) => self.key(&end),
+            None => keys::state_generation(self.shard, self.head.generation).to.to_vec(),
+        };
+        loop {
+            let wanted = (limit - rows.len()).min(SCAN_PAGE_ROWS);
+            let page = self.store.scan(Family::of(table), &from, &to, wanted, SCAN_PAGE_BYTES)?;
+            let exhausted = page.len() < wanted && bytes_of(&page) < SCAN_PAGE_BYTES;
+            if let Some((last, _)) = page.last() {
+                from = successor(last.to_vec());
+            }
+            for (key, value) in page {
+                let key = key.slice(size_of::<StatePrefix>()..);
+                while let Some((changed_key, changed_value)) = changed.next_if(|(changed, _)| **changed < key) {
+                    rows.extend(changed_value.map(|value| (changed_key.clone(), value.clone())));
+                    if rows.len() == limit {
+                        return Ok(rows);
+                    }
+                }
+                match changed.next_if(|(changed, _)| **changed == key) {
+                    Some((_, changed_value)) => rows.extend(changed_value.map(|value| (key, value.clone()))),
+                    None => rows.push((key, value)),
+                }
+                if rows.len() == limit {
+                    return Ok(rows);
+                }
+            }
+            if exhausted {
+                break;
+            }
+        }
+        let rest = changed.filter_map(|(key, value)| Some((key.clone(), value?.clone())));
+        rows.extend(rest.take(limit - rows.len()));
+        Ok(rows)
+    }
+
+    /// A scan of the Expiry table from its front: starts at the floor, and raises it to the first row found.
+    fn scan_expiry_front(&self, limit: usize) -> Result<Vec<Row>, StorageError> {
+        let Some(floor) = self.expiry_floor.borrow().clone() else { return Ok(Vec::new()) };
+        let rows = self.merge(Table::Expiry, &[], Bound::Included(&floor), limit)?;
+        self.expiry_floor.replace(rows.first().map(|(key, _)| key.clone()));
+        Ok(rows)
+    }
+}
+
+impl ReadRows for ShardState {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
+        if let Some(changed) = self.overlay.get(table, key) {
+            return Ok(changed.cloned());
+        }
+        self.store.get(Family::of(table), &self.key(key)).map_err(|error| rows_error(table, &error))
+    }
+
+    fn scan(&self, table: Table, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, RowsError> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let scanned = match after {
+            Some(after) if after >= prefix => self.merge(table, prefix, Bound::Excluded(after), limit),
+            _ if table == Table::Expiry && prefix.is_empty() => self.scan_expiry_front(limit),
+            _ => self.merge(table, prefix, Bound::Included(prefix), limit),
+        };
+        scanned.map_err(|error| rows_error(table, &error))
+    }
+}
+
+impl Rows for ShardState {
+    fn put(&mut self, table: Table, key: Bytes, value: Bytes) {
+        if table == Table::Expiry {
+            let floor = self.expiry_floor.get_mut();
+            if floor.as_ref().is_none_or(|floor| key < *floor) {
+                *floor = Some(key.clone());
+            }
+        }
+        self.overlay.set(table, key, Some(value));
+    }
+
+    fn delete(&mut self, table: Table, key: Bytes) {
+        self.overlay.set(table, key, None);
+    }
+}
+
+/// Deletes the rows of every generation but one, in one write set, if there are any.
+fn remove_other_generations(store: &dyn Store, shard: ShardId, keep: u32) -> Result<(), StorageError> {
+    let mut leftovers = WriteSet::new();
+    for family in TABLES.map(Family::of) {
+        for range in [keys::state_before(shard, keep), keys::state_after(shard, keep)] {
+            // Range deletions cost later reads a little, so they are only written where there is something.
+            if !store.scan(family, &range.from, &range.to, 1, usize::MAX)?.is_empty() {
+                leftovers.delete_range(family, range.from, range.to);
+            }
+        }
+    }
+    if leftovers.is_empty() {
+        return Ok(());
+    }
+    tracing::info!(%shard, "removing rows that an interrupted snapshot install left");
+    store.write(&leftovers)
+}
+
+fn rows_error(table: Table, error: &StorageError) -> RowsError {
+    RowsError::Storage { table, detail: error.to_string() }
+}
+
+/// The least key greater than a key.
+fn successor(mut key: Vec<u8>) -> Vec<u8> {
+    key.push(0);
+    key
+}
+
+fn bytes_of(rows: &[Row]) -> usize {
+    rows.iter().map(|(key, value)| key.len() + value.len()).sum()
+}

@@ -1,0 +1,225 @@
+//! The node's one log writer thread: what all shards queue becomes one write, one sync, then everyone is told.
+//!
+//! In go write sets in the order of their submission; out come callbacks in that same order, once a set is durable.
+//! There is no linger: whatever queues up while one round writes and syncs is the next round.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::limits::ROUND_BYTES_MAX;
+use crate::{StorageError, Store, WriteSet};
+
+/// Called exactly once with the outcome; see [`LogWrite::done`].
+type Done = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
+type OnFatal = Arc<dyn Fn(StorageError) + Send + Sync>;
+
+/// One submission to the log writer.
+pub struct LogWrite {
+    pub set: WriteSet,
+    /// Whether `done` waits until the set is durable. Where false it may ride along unsynced.
+    pub synced: bool,
+    /// Called exactly once, in the order of submission. It runs on the writer thread, so it must be short and never
+    /// block; only after the writer has stopped does it run on the submitting thread.
+    pub done: Option<Done>,
+}
+
+/// Counters since the start of the writer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriterStats {
+    /// Times that the writer drained its queue.
+    pub rounds: u64,
+    /// Rounds that ended in a sync.
+    pub syncs: u64,
+    /// Submissions written.
+    pub writes: u64,
+    /// Bytes of their write sets.
+    pub bytes: u64,
+}
+
+/// A handle on the writer; its clones reach the same thread.
+#[derive(Clone)]
+pub struct LogWriter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    queue: Sender<Message>,
+    counters: Arc<Counters>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Counters {
+    rounds: AtomicU64,
+    syncs: AtomicU64,
+    writes: AtomicU64,
+    bytes: AtomicU64,
+}
+
+enum Message {
+    Write(Queued),
+    Stop,
+}
+
+/// A submission on its way. Whoever drops it unanswered tells its owner that it wasn't written.
+struct Queued {
+    set: WriteSet,
+    synced: bool,
+    done: Option<Done>,
+}
+
+impl Queued {
+    fn answer(mut self, outcome: Result<(), StorageError>) {
+        if let Some(done) = self.done.take() {
+            done(outcome);
+        }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(StorageError::Stopped { reason: "it was stopped before this write".to_owned() }));
+        }
+    }
+}
+
+impl LogWriter {
+    /// Starts the thread. `on_fatal` is called once, on that thread, with the first error of the store, after which
+    /// nothing is written any more; the process is expected to end.
+    pub fn start(store: Arc<dyn Store>, on_fatal: OnFatal) -> LogWriter {
+        let (queue, submissions) = channel();
+        let counters = Arc::new(Counters::default());
+        let worker = Worker { store, submissions, on_fatal, counters: Arc::clone(&counters), failed: None };
+        let thread = thread::Builder::new()
+            .name("log-writer".to_owned())
+            .spawn(move || worker.run())
+            .expect("a process that has just started can start a thread");
+        LogWriter { shared: Arc::new(Shared { queue, counters, thread: Mutex::new(Some(thread)) }) }
+    }
+
+    /// Queues a write and returns at once. The queue has no bound of its own: callers bound what they have in flight
+    /// by the callbacks.
+    pub fn submit(&self, write: LogWrite) {
+        let queued = Queued { set: write.set, synced: write.synced, done: write.done };
+        // A writer that has stopped hands the message back, and dropping it answers.
+        drop(self.shared.queue.send(Message::Write(queued)));
+    }
+
+    pub fn stats(&self) -> WriterStats {
+        let counters = &self.shared.counters;
+        WriterStats {
+            rounds: counters.rounds.load(Ordering::Relaxed),
+            syncs: counters.syncs.load(Ordering::Relaxed),
+            writes: counters.writes.load(Ordering::Relaxed),
+            bytes: counters.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Writes what is queued, syncs, and waits for the thread to end. What other handles submit afterwards is
+    /// answered with [`StorageError::Stopped`]. Must not be called from a callback.
+    pub fn stop(self) {
+        drop(self.shared.queue.send(Message::Stop));
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic of the thread was already reported through `on_fatal`.
+            drop(thread.join());
+        }
+    }
+}
+
+struct Worker {
+    store: Arc<dyn Store>,
+    submissions: Receiver<Message>,
+    on_fatal: OnFatal,
+    counters: Arc<Counters>,
+    failed: Option<StorageError>,
+}
+
+/// Whether the writer goes on after a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Round,
+    Stop,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut round = Vec::new();
+        let mut joined = WriteSet::new();
+        loop {
+            let next = self.gather(&mut round);
+            self.write(&mut round, &mut joined, next);
+            if next == Next::Stop {
+                return;
+            }
+        }
+    }
+
+    /// Waits for a submission, then takes everything else that is queued, up to the bound of a round. The end of all
+    /// handles is a stop too.
+    fn gather(&mut self, round: &mut Vec<Queued>) -> Next {
+        let mut bytes = 0;
+        let mut message = self.submissions.recv().map_err(|_| TryRecvError::Disconnected);
+        loop {
+            match message {
+                Ok(Message::Write(queued)) => {
+                    bytes += queued.set.bytes();
+                    round.push(queued);
+                }
+                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return Next::Stop,
+                Err(TryRecvError::Empty) => return Next::Round,
+            }
+            if bytes >= ROUND_BYTES_MAX {
+                return Next::Round;
+            }
+            message = self.submissions.try_recv();
+        }
+    }
+
+    /// Writes a round and answers it, in order.
+    fn write(&mut self, round: &mut Vec<Queued>, joined: &mut WriteSet, next: Next) {
+        let outcome = match &self.failed {
+            Some(error) => Err(StorageError::Stopped { reason: error.to_string() }),
+            None => self.persist(round, joined, next),
+        };
+        if let Err(error) = &outcome
+            && self.failed.is_none()
+        {
+            self.failed = Some(error.clone());
+            (self.on_fatal)(error.clone());
+        }
+        for queued in round.drain(..) {
+            queued.answer(outcome.clone());
+        }
+    }
+
+    fn persist(&self, round: &[Queued], joined: &mut WriteSet, next: Next) -> Result<(), StorageError> {
+        joined.clear();
+        for queued in round {
+            joined.append(&queued.set);
+        }
+        let sync = next == Next::Stop || round.iter().any(|queued| queued.synced);
+        if !joined.is_empty() {
+            self.store.write(joined)?;
+        }
+        if sync {
+            self.store.sync()?;
+        }
+        self.counters.rounds.fetch_add(1, Ordering::Relaxed);
+        self.counters.syncs.fetch_add(u64::from(sync), Ordering::Relaxed);
+        self.counters.writes.fetch_add(round.len() as u64, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(joined.bytes() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if thread::panicking() && self.failed.is_none() {
+            (self.on_fatal)(StorageError::Stopped { reason: "a callback panicked on the writer thread".to_owned() });
+        }
+    }
+}
