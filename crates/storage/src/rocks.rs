@@ -5,12 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use onceward_core::rows::Row;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, ErrorKind,
-    Options, ReadOptions, Snapshot, WriteBatch, properties,
+    InfoLogger, LogLevel, Options, ReadOptions, Snapshot, WriteBatch, properties,
 };
 
 use crate::limits::{BLOCK_CACHE_BYTES_DEFAULT, MEMTABLE_BYTES_DEFAULT, OPEN_FILES_MAX, WAL_BYTES_MAX};
@@ -51,8 +52,9 @@ impl RocksStore {
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
         let families = Family::ALL
             .map(|family| ColumnFamilyDescriptor::new(family.name(), family_options(family, &cache, options)));
-        let db = DB::open_cf_descriptors(&database_options(options), dir, families)
-            .map_err(|error| storage_error(dir, &error))?;
+        let warnings = Arc::default();
+        let db = DB::open_cf_descriptors(&database_options(options, &warnings), dir, families)
+            .map_err(|error| open_error(dir, &error, &warnings))?;
         Ok(RocksStore {
             db,
             dir: dir.to_owned(),
@@ -216,7 +218,30 @@ fn range_options(from: &[u8], to: &[u8]) -> ReadOptions {
     options
 }
 
-fn database_options(sizes: &StoreOptions) -> Options {
+/// The first warnings of the engine since its open began.
+type Warnings = Arc<Mutex<Vec<String>>>;
+
+/// An open that fails gives two or three, of which the first names the file.
+const WARNINGS_MAX: usize = 4;
+
+/// Passes the engine's warnings on, and remembers the first ones.
+fn logger(warnings: &Warnings) -> InfoLogger {
+    let warnings = Arc::clone(warnings);
+    InfoLogger::new_callback_logger(LogLevel::Warn, move |level, message| {
+        let message = message.trim();
+        match level {
+            LogLevel::Error | LogLevel::Fatal => tracing::error!(target: "rocksdb", "{message}"),
+            LogLevel::Warn => tracing::warn!(target: "rocksdb", "{message}"),
+            LogLevel::Debug | LogLevel::Info | LogLevel::Header => return,
+        }
+        let mut warnings = warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.len() < WARNINGS_MAX {
+            warnings.push(message.to_owned());
+        }
+    })
+}
+
+fn database_options(sizes: &StoreOptions, warnings: &Warnings) -> Options {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
@@ -235,9 +260,7 @@ fn database_options(sizes: &StoreOptions) -> Options {
     // Nothing wakes up an idle node.
     options.set_stats_dump_period_sec(0);
     options.set_stats_persist_period_sec(0);
-    // The engine's own messages, beside the data.
-    options.set_keep_log_file_num(4);
-    options.set_max_log_file_size(4 << 20);
+    options.set_info_logger(logger(warnings));
     options
 }
 
@@ -286,7 +309,18 @@ fn refuse_headless(dir: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// RocksDB tells what happened only by text. Its messages name the file.
+/// Of damage in the write-ahead log RocksDB names the file only in a warning that it gives before the error.
+fn open_error(dir: &Path, error: &rocksdb::Error, warnings: &Warnings) -> StorageError {
+    let warnings = warnings.lock().unwrap_or_else(PoisonError::into_inner);
+    match storage_error(dir, error) {
+        StorageError::Corrupt { place, detail } if !warnings.is_empty() => {
+            StorageError::Corrupt { place, detail: format!("{detail} ({})", warnings.join("; ")) }
+        }
+        error => error,
+    }
+}
+
+/// RocksDB tells what happened only by text.
 fn storage_error(dir: &Path, error: &rocksdb::Error) -> StorageError {
     let detail = error.to_string();
     let place = dir.display().to_string();

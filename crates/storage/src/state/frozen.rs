@@ -23,7 +23,7 @@ pub struct FrozenState<'s> {
 impl ShardState {
     /// Flushes and takes a view. `store` is [`ShardState::store`], held by the caller for as long as the view lives:
     ///
-    /// ```ignore
+    /// ```text
     /// let store = state.lock().store();
     /// let frozen = state.lock().freeze(&store)?;
     /// let hash = frozen.hash()?;      // the lock is free meanwhile
