@@ -117,7 +117,8 @@ impl Manifest {
     pub fn holders(&self, shard: ShardId) -> Vec<NodeId> {
         let mut holders = self.voters(shard);
         if shard.is_system() {
-            holders.extend(self.nodes.iter().map(|node| node.id).filter(|id| !holders.contains(id)).collect::<Vec<_>>());
+            holders
+                .extend(self.nodes.iter().map(|node| node.id).filter(|id| !holders.contains(id)).collect::<Vec<_>>());
         }
         holders
     }

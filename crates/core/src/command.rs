@@ -4,9 +4,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    codec,
     limits::{
-        CheckCommand, CheckReply, CopyPolicies, HoldCommand, HoldReply, RefundCommand, RefundReply, ResetCommand, ResetReply,
-        SettleCommand, SettleReply,
+        CheckCommand, CheckItem, CheckReply, CopyPolicies, HoldCommand, HoldReply, RefundCommand, RefundReply,
+        ResetCommand, ResetReply, SettleCommand, SettleReply,
     },
     system::{SystemCommand, SystemReply},
     time::ShardTime,
@@ -35,7 +36,10 @@ pub enum Command {
     Reset(ResetCommand),
     CopyPolicies(CopyPolicies),
     /// Removes what is due at `up_to`, at most `limit` rows of the expiry table.
-    Expire { up_to: ShardTime, limit: u32 },
+    Expire {
+        up_to: ShardTime,
+        limit: u32,
+    },
     System(SystemCommand),
 }
 
@@ -48,10 +52,37 @@ pub enum Reply {
     Refund(RefundReply),
     Reset(ResetReply),
     /// The revision of the system shard up to which this shard has every policy now.
-    CopyPolicies { synced_revision: u64 },
+    CopyPolicies {
+        synced_revision: u64,
+    },
     /// How many rows of the expiry table were worked off.
-    Expire { removed: u32 },
+    Expire {
+        removed: u32,
+    },
     System(SystemReply),
     /// The command belongs on the other kind of shard: a bug of the sender; nothing was changed.
     Misrouted,
+}
+
+/// Upper bound of what an encoded command or item takes besides its strings: tags, lengths, integers.
+const FIXED_BYTES: usize = 96;
+
+impl Command {
+    /// Encoded bytes at the most, without encoding the commands of the hot path.
+    pub fn size_estimate(&self) -> usize {
+        let items = |items: &[CheckItem]| {
+            items.iter().map(|item| FIXED_BYTES + item.policy.len() + item.key.len()).sum::<usize>()
+        };
+        let id = |request_id: &Option<String>| request_id.as_ref().map_or(0, String::len);
+        FIXED_BYTES
+            + match self {
+                Command::Check(check) => items(&check.items) + id(&check.request_id),
+                Command::Hold(hold) => items(&hold.items) + id(&hold.request_id),
+                Command::Refund(refund) => refund.policy.len() + refund.key.len() + refund.request_id.len(),
+                Command::Reset(reset) => reset.policy.len() + reset.key.len(),
+                Command::Settle(_) | Command::Expire { .. } => 0,
+                // Rare, and large: measured.
+                Command::CopyPolicies(_) | Command::System(_) => codec::encode(self).len(),
+            }
+    }
 }

@@ -1,32 +1,75 @@
-//! The state machine of a shard: dispatches a command to its mechanism, keeps the shard clock and its counters.
+//! The state machine of a shard: dispatches a command to its mechanism and keeps the shard clock.
+//!
+//! In goes an entry with its stamp, out come the replies and changed rows. It is a pure function of the rows and the
+//! entry: what it keeps beside them are decoded copies.
 
 use crate::{
     cluster::ShardId,
-    command::{EntryBatch, Reply},
-    rows::{ReadRows, Rows, RowsError},
+    codec::{self, keys},
+    command::{Command, EntryBatch, Reply},
+    limits::{self, Chains, Turn},
+    rows::{ReadRows, Rows, RowsError, Table, read},
     time::ShardTime,
 };
 
-/// One shard's `apply`. Everything in it is derived from the rows: it is dropped and made anew after a snapshot.
+/// One shard's `apply`. Everything in it is derived from the rows: after a snapshot it is dropped and made anew.
 #[derive(Debug)]
 pub struct Machine {
     shard: ShardId,
+    /// Of the state, once it was read.
+    clock: Option<ShardTime>,
+    chains: Chains,
 }
 
 impl Machine {
     pub fn new(shard: ShardId) -> Machine {
-        Machine { shard }
+        Machine { shard, clock: None, chains: Chains::default() }
     }
 
     /// Applies the commands of one entry in order, at its stamp; one reply each.
-    pub fn apply(&mut self, _rows: &mut dyn Rows, _batch: &EntryBatch) -> Result<Vec<Reply>, RowsError> {
-        let _ = self.shard;
-        unimplemented!()
+    pub fn apply(&mut self, rows: &mut dyn Rows, batch: &EntryBatch) -> Result<Vec<Reply>, RowsError> {
+        let before = match self.clock {
+            Some(clock) => clock,
+            None => clock(rows)?,
+        };
+        let now = before.max(batch.stamp);
+        if now > before {
+            rows.put(Table::State, keys::CLOCK.clone(), codec::encode(&now));
+        }
+        self.clock = Some(now);
+        batch.commands.iter().map(|command| self.apply_one(rows, now, command)).collect()
+    }
+
+    fn apply_one(&mut self, rows: &mut dyn Rows, now: ShardTime, command: &Command) -> Result<Reply, RowsError> {
+        if let Command::System(command) = command {
+            return match self.shard.is_system() {
+                true => Ok(Reply::System(command.apply(rows)?)),
+                false => Ok(Reply::Misrouted),
+            };
+        }
+        if self.shard.is_system() {
+            return Ok(match command {
+                // Nothing on the system shard expires.
+                Command::Expire { .. } => Reply::Expire { removed: 0 },
+                _ => Reply::Misrouted,
+            });
+        }
+        let mut turn = Turn::new(rows, &mut self.chains, now);
+        Ok(match command {
+            Command::Check(command) => Reply::Check(command.apply(&mut turn)?),
+            Command::Hold(command) => Reply::Hold(command.apply(&mut turn)?),
+            Command::Settle(command) => Reply::Settle(command.apply(&mut turn)?),
+            Command::Refund(command) => Reply::Refund(command.apply(&mut turn)?),
+            Command::Reset(command) => Reply::Reset(command.apply(&mut turn)?),
+            Command::CopyPolicies(command) => Reply::CopyPolicies { synced_revision: command.apply(&mut turn)? },
+            Command::Expire { up_to, limit } => Reply::Expire { removed: limits::expire(&mut turn, *up_to, *limit)? },
+            Command::System(_) => Reply::Misrouted,
+        })
     }
 
     /// The stamp that the state has reached.
     pub fn clock(&self, rows: &dyn ReadRows) -> Result<ShardTime, RowsError> {
-        clock(rows)
+        self.clock.map_or_else(|| clock(rows), Ok)
     }
 
     /// When the first row is due.
@@ -35,10 +78,11 @@ impl Machine {
     }
 }
 
-pub(crate) fn clock(_rows: &dyn ReadRows) -> Result<ShardTime, RowsError> {
-    unimplemented!()
+pub(crate) fn clock(rows: &(impl ReadRows + ?Sized)) -> Result<ShardTime, RowsError> {
+    Ok(read(rows, &keys::CLOCK)?.unwrap_or_default())
 }
 
-pub(crate) fn next_due(_rows: &dyn ReadRows) -> Result<Option<ShardTime>, RowsError> {
-    unimplemented!()
+pub(crate) fn next_due(rows: &dyn ReadRows) -> Result<Option<ShardTime>, RowsError> {
+    let first = rows.scan(Table::Expiry, &[], None, 1)?;
+    Ok(first.first().and_then(|(key, _)| keys::parse_due(key)).map(|(due, _)| due))
 }

@@ -1,6 +1,9 @@
 //! What `apply` sees of storage: a shard's ordered rows in two tables, and nothing else.
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::codec;
 
 /// The tables of a shard's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,4 +38,16 @@ pub trait ReadRows {
 pub trait Rows: ReadRows {
     fn put(&mut self, table: Table, key: Bytes, value: Bytes);
     fn delete(&mut self, table: Table, key: Bytes);
+}
+
+/// The decoded row at `key` of [`Table::State`].
+pub(crate) fn read<T: DeserializeOwned>(rows: &(impl ReadRows + ?Sized), key: &[u8]) -> Result<Option<T>, RowsError> {
+    match rows.get(Table::State, key)? {
+        None => Ok(None),
+        Some(bytes) => codec::decode(&bytes).map(Some).map_err(|error| RowsError::Corrupt {
+            table: Table::State,
+            key: key.to_vec(),
+            detail: error.to_string(),
+        }),
+    }
 }

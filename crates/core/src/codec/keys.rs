@@ -65,10 +65,10 @@ const DUE_LEN: usize = size_of::<u64>();
 const _: () = assert!(REVISION_LEN == 9 && NODE_LEN == 3 && HOLD_LEN == 17 && DUE_LEN == 8);
 
 /// The keys of rows of which a shard has one.
-pub const CLOCK: Bytes = Bytes::from_static(&[Kind::Clock as u8]);
-pub const SYNCED_REVISION: Bytes = Bytes::from_static(&[Kind::SyncedRevision as u8]);
-pub const POLICY_TOTALS: Bytes = Bytes::from_static(&[Kind::PolicyTotals as u8]);
-pub const MANIFEST: Bytes = Bytes::from_static(&[Kind::Manifest as u8]);
+pub static CLOCK: Bytes = Bytes::from_static(&[Kind::Clock as u8]);
+pub static SYNCED_REVISION: Bytes = Bytes::from_static(&[Kind::SyncedRevision as u8]);
+pub static POLICY_TOTALS: Bytes = Bytes::from_static(&[Kind::PolicyTotals as u8]);
+pub static MANIFEST: Bytes = Bytes::from_static(&[Kind::Manifest as u8]);
 
 pub fn policy_chain(name: &str) -> Bytes {
     named(Kind::PolicyChain, name)
@@ -140,6 +140,12 @@ pub fn parse_bucket(key: &[u8]) -> Option<(&str, &str)> {
     Some((str::from_utf8(policy).ok()?, str::from_utf8(key).ok()?))
 }
 
+/// The revision of a [`Kind::Revision`] row.
+pub fn parse_revision(key: &[u8]) -> Option<u64> {
+    let (&tag, rest) = key.split_first()?;
+    (tag == Kind::Revision as u8).then_some(u64::from_be_bytes(rest.try_into().ok()?))
+}
+
 fn open(kind: Kind, capacity: usize) -> BytesMut {
     let mut bytes = BytesMut::with_capacity(1 + capacity);
     bytes.put_u8(kind as u8);
@@ -153,7 +159,9 @@ fn named(kind: Kind, name: &str) -> Bytes {
 }
 
 fn put_policy(bytes: &mut BytesMut, policy: &str) {
-    bytes.put_u8(u8::try_from(policy.len()).expect("only policies that exist have rows: their names have 63 bytes at most"));
+    bytes.put_u8(
+        u8::try_from(policy.len()).expect("only policies that exist have rows: their names have 63 bytes at most"),
+    );
     bytes.put_slice(policy.as_bytes());
 }
 

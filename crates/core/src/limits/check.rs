@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{decide::decide, turn::Turn};
+use crate::rows::RowsError;
+
 /// 1–16 checks whose buckets all live on this shard; costs on the same bucket add up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckCommand {
@@ -59,12 +62,54 @@ pub struct ItemResult {
     pub window_us: u64,
 }
 
+impl ItemResult {
+    /// Of a bucket whose policy is gone.
+    pub(super) const NOTHING: ItemResult = ItemResult {
+        allowed: false,
+        exempt: false,
+        limit: 0,
+        remaining: 0,
+        retry_after_us: None,
+        reset_after_us: 0,
+        window_us: 0,
+    };
+}
+
 /// Why a command on limits was not even decided; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    PolicyNotFound { policy: String },
+    PolicyNotFound {
+        policy: String,
+    },
     /// `cost` (added up over the items on this bucket) can never be admitted: the capacity is `burst`.
-    CostExceedsBurst { policy: String, key: String, cost: u64, burst: u64 },
+    CostExceedsBurst {
+        policy: String,
+        key: String,
+        cost: u64,
+        burst: u64,
+    },
     /// The request_id was admitted on this bucket with another cost.
-    RequestIdReused { policy: String, key: String, admitted_cost: u64 },
+    RequestIdReused {
+        policy: String,
+        key: String,
+        admitted_cost: u64,
+    },
+}
+
+impl CheckCommand {
+    pub(crate) fn apply(&self, turn: &mut Turn<'_>) -> Result<CheckReply, RowsError> {
+        let mut plan = match decide(turn, &self.items, self.request_id.as_deref()) {
+            Ok(plan) => plan,
+            Err(stop) => return Ok(CheckReply::Refused(stop.refusal()?)),
+        };
+        if !plan.allowed() {
+            return Ok(CheckReply::Decided(plan.decision()));
+        }
+        plan.for_each_counted(|bucket, terms, cost| bucket.take(terms, cost));
+        let decision = plan.decision();
+        if self.mode != Mode::Peek {
+            plan.store(turn, true);
+        }
+        Ok(CheckReply::Decided(decision))
+    }
 }

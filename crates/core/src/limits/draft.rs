@@ -28,7 +28,10 @@ pub struct PolicyDraft {
 pub enum OverrideDraft {
     /// A text: only `deny` is one.
     Word(String),
-    Limit { rate: Option<String>, burst: Option<u64> },
+    Limit {
+        rate: Option<String>,
+        burst: Option<u64>,
+    },
 }
 
 /// Takes the value, or keeps the fault and a stand-in so that the other fields are looked at too.
@@ -73,16 +76,25 @@ impl Faults {
         };
         match (algorithm, burst) {
             (Algorithm::SlidingWindow, Some(_)) => {
-                self.add(format!("{at}burst"), "is not for a sliding_window, whose limit is the N of its rate: leave it out");
+                self.add(
+                    format!("{at}burst"),
+                    "is not for a sliding_window, whose limit is the N of its rate: leave it out",
+                );
             }
             (Algorithm::TokenBucket, Some(0)) => {
-                self.add(format!("{at}burst"), format!("is 1 to {BURST_MAX}; to block a key, give it the override \"deny\""));
+                self.add(
+                    format!("{at}burst"),
+                    format!("is 1 to {BURST_MAX}; to block a key, give it the override \"deny\""),
+                );
             }
             (Algorithm::TokenBucket, Some(burst)) if burst > BURST_MAX => {
                 self.add(format!("{at}burst"), format!("is 1 to {BURST_MAX}, not {burst}"));
             }
             (Algorithm::TokenBucket, None) if rate.is_some_and(|rate| rate.amount > BURST_MAX) => {
-                self.add(format!("{at}burst"), format!("is required where the N of the rate is above {BURST_MAX}: 1 to {BURST_MAX}"));
+                self.add(
+                    format!("{at}burst"),
+                    format!("is required where the N of the rate is above {BURST_MAX}: 1 to {BURST_MAX}"),
+                );
             }
             (Algorithm::SlidingWindow, None) if rate.is_some_and(|rate| rate.amount > BURST_MAX) => {
                 self.add(format!("{at}rate"), format!("a sliding_window's limit is at most {BURST_MAX}"));
@@ -234,11 +246,8 @@ mod tests {
 
     #[test]
     fn a_sliding_window_has_no_burst() {
-        let sliding = |rate: &str, burst| PolicyDraft {
-            algorithm: Some("sliding_window".into()),
-            burst,
-            ..draft(rate)
-        };
+        let sliding =
+            |rate: &str, burst| PolicyDraft { algorithm: Some("sliding_window".into()), burst, ..draft(rate) };
         assert_eq!(sliding("7/s", None).check().expect("valid").burst, 7);
         assert_eq!(faulty_fields(sliding("7/s", Some(7))), ["burst"]);
         assert_eq!(faulty_fields(sliding("1000000000001/h", None)), ["rate"]);

@@ -4,10 +4,15 @@
 //! "at most burst + rate·d in every interval d" holds to the token.
 
 pub mod bounds;
+mod bucket;
+mod chain;
 mod check;
 mod copy_policies;
+mod decide;
 mod draft;
 mod exempt;
+mod expire;
+mod fill;
 mod hold;
 mod local;
 mod policy;
@@ -15,11 +20,17 @@ mod refund;
 mod reset;
 mod settle;
 mod terms;
+mod turn;
 
+pub use bucket::{Bucket, Grant};
+pub use chain::PolicyChain;
 pub use check::{CheckCommand, CheckItem, CheckReply, Decision, ItemResult, Mode, Refusal};
+pub(crate) use copy_policies::synced_revision;
 pub use copy_policies::{CopyPolicies, PolicyChange};
 pub use draft::{OverrideDraft, PolicyDraft};
 pub use exempt::Exemptions;
+pub(crate) use expire::expire;
+pub use fill::Fill;
 pub use hold::{HoldCommand, HoldId, HoldReply};
 pub use local::LocalBucket;
 pub use policy::{
@@ -29,8 +40,4 @@ pub use refund::{RefundCommand, RefundReply};
 pub use reset::{ResetCommand, ResetReply};
 pub use settle::{SettleCommand, SettleReply};
 pub use terms::{Allowance, Terms};
-
-/// The revision up to which this data shard has every policy.
-pub(crate) fn synced_revision(_rows: &dyn crate::rows::ReadRows) -> Result<u64, crate::rows::RowsError> {
-    unimplemented!()
-}
+pub(crate) use turn::{Chains, Turn};

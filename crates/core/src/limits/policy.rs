@@ -195,13 +195,16 @@ impl FromStr for Rate {
         if amount.is_empty() || !amount.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(malformed());
         }
-        let out_of_bounds = || ParseError(format!("{text:?} is out of bounds: a rate is 1/365d to 1000000000/s, its window at most 365d"));
+        let out_of_bounds = || {
+            ParseError(format!("{text:?} is out of bounds: a rate is 1/365d to 1000000000/s, its window at most 365d"))
+        };
         let amount: u64 = amount.parse().map_err(|_| out_of_bounds())?;
         let every: u32 = if every.is_empty() { 1 } else { every.parse().map_err(|_| out_of_bounds())? };
         let rate = Rate { amount, every, unit };
         // The least of one token in the longest window is the slowest rate there is.
         let window_us = rate.window_us();
-        let in_bounds = amount > 0 && window_us > 0 && window_us <= WINDOW_US_MAX && amount <= TOKENS_PER_US_MAX * window_us;
+        let in_bounds =
+            amount > 0 && window_us > 0 && window_us <= WINDOW_US_MAX && amount <= TOKENS_PER_US_MAX * window_us;
         if in_bounds { Ok(rate) } else { Err(out_of_bounds()) }
     }
 }
@@ -239,8 +242,32 @@ mod tests {
             assert!(text.parse::<Rate>().is_ok(), "{text}");
         }
         for text in [
-            "", "/", "1", "1/", "/s", "1/month", "1/m", "1/S", "0/s", "1/0s", "-1/s", "+1/s", "1.5/s", "1/ s", " 1/s", "1/s ", "1/1", "1//s",
-            "1000000001/s", "1000001/ms", "1/366d", "1/8761h", "99999999999999999999/s", "1/99999999999s", "1/4294967295d", "١/s",
+            "",
+            "/",
+            "1",
+            "1/",
+            "/s",
+            "1/month",
+            "1/m",
+            "1/S",
+            "0/s",
+            "1/0s",
+            "-1/s",
+            "+1/s",
+            "1.5/s",
+            "1/ s",
+            " 1/s",
+            "1/s ",
+            "1/1",
+            "1//s",
+            "1000000001/s",
+            "1000001/ms",
+            "1/366d",
+            "1/8761h",
+            "99999999999999999999/s",
+            "1/99999999999s",
+            "1/4294967295d",
+            "١/s",
         ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }

@@ -109,15 +109,21 @@ impl Terms {
         let burst = a.burst.min(b.burst);
         match (a.algorithm, b.algorithm) {
             (Algorithm::TokenBucket, Algorithm::TokenBucket) => {
-                let a_is_slower = u128::from(a.amount) * u128::from(b.window_us) <= u128::from(b.amount) * u128::from(a.window_us);
+                let a_is_slower =
+                    u128::from(a.amount) * u128::from(b.window_us) <= u128::from(b.amount) * u128::from(a.window_us);
                 Terms { burst, ..if a_is_slower { a } else { b } }
             }
             (Algorithm::SlidingWindow, Algorithm::SlidingWindow) => {
                 let window_us = a.window_us.max(b.window_us);
                 Terms { algorithm: Algorithm::SlidingWindow, amount: burst, window_us, burst }
             }
-            // What comes back when depends on the algorithm, so nothing does.
-            _ => Terms { algorithm: Algorithm::TokenBucket, amount: 0, window_us: 1, burst },
+            // When something comes back depends on the algorithm, so nothing does.
+            _ => Terms { burst, ..a }.frozen(),
         }
+    }
+
+    /// A bucket of this capacity that doesn't refill.
+    pub(super) fn frozen(self) -> Terms {
+        Terms { algorithm: Algorithm::TokenBucket, amount: 0, window_us: 1, burst: self.burst }
     }
 }
