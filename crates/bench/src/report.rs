@@ -1,0 +1,44 @@
+//! How results are printed: a heading for each scenario, a line for each thing measured.
+
+use crate::{generator::Measured, usage::Spent};
+
+pub fn heading(scenario: &str, detail: &str) {
+    println!("\n{scenario}  ({detail})");
+}
+
+pub fn line(what: &str, value: impl std::fmt::Display) {
+    println!("  {what:<34} {value}");
+}
+
+pub fn resident(mib: Option<Vec<u64>>) {
+    if let Some(mib) = mib {
+        let nodes: Vec<String> = mib.iter().map(u64::to_string).collect();
+        line("resident MiB of each node", nodes.join("  "));
+    }
+}
+
+pub fn load(measured: &Measured, spent: &Spent) {
+    let operations = measured.decided().max(1) as f64;
+    let milliseconds = |quantile| measured.latency_us.value_at_quantile(quantile) as f64 / 1000.0;
+    line("checks/s", format!("{:.0}", operations / spent.elapsed.as_secs_f64()));
+    line(
+        "p50 / p99 / max ms",
+        format!("{:.1} / {:.1} / {:.1}", milliseconds(0.5), milliseconds(0.99), milliseconds(1.0)),
+    );
+    line("answers by status", statuses(measured));
+    line("fsyncs a check, all nodes", format!("{:.4}", spent.fsyncs / operations));
+    line("log entries a check", format!("{:.4}", spent.entries / operations));
+    line("log bytes a check, all nodes", format!("{:.0}", spent.log_bytes / operations));
+    if let Some(cpu) = spent.cpu {
+        line("CPU µs a check, all nodes", format!("{:.1}", cpu.as_secs_f64() * 1e6 / operations));
+    }
+    line("CPU µs a check, generator", format!("{:.1}", spent.generator_cpu.as_secs_f64() * 1e6 / operations));
+}
+
+fn statuses(measured: &Measured) -> String {
+    let mut parts: Vec<String> = measured.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
+    if measured.lost > 0 {
+        parts.push(format!("connection lost: {}", measured.lost));
+    }
+    parts.join(", ")
+}

@@ -1,0 +1,89 @@
+# shellcheck shell=bash
+# Sourced by every script here: strict mode, the repository's root, build prerequisites, one build environment.
+#
+# All scripts build into one target directory with the same C++ compiler through ccache, so that RocksDB, which takes
+# most of the first build, is compiled once.
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export CC="ccache clang" CXX="ccache clang++"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/onceward/target}"
+
+RUST_MIN=1.90
+SCRIPT=$(basename "$0")
+
+say() { printf '%s\n' "$*"; }
+step() { printf '\n== %s\n' "$*"; }
+warn() { printf '%s: %s\n' "$SCRIPT" "$*" >&2; }
+die() {
+  warn "$*"
+  exit 1
+}
+
+# Prints the comment at the head of the calling script (from its second line to the first line that is none).
+usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0"; }
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+have_libclang() {
+  [ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libclang[-.]' ||
+    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || compgen -G '/usr/lib*/libclang*.so*' >/dev/null
+}
+
+have_cxx() { have clang++ && printf '#include <vector>\nint main() {}\n' | clang++ -x c++ -o /dev/null - 2>/dev/null; }
+
+have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
+
+# require_packages PACKAGE…: installs them where this may and can be done, else says what to type.
+require_packages() {
+  local sudo=()
+  if ! have apt-get; then
+    die "please install (Debian's names): $*"
+  elif [ "$(id -u)" -ne 0 ]; then
+    if have sudo && sudo -n true 2>/dev/null; then sudo=(sudo); else die "please run: sudo apt-get install -y $*"; fi
+  fi
+  step "installing $*"
+  "${sudo[@]}" apt-get update -q >/dev/null || warn "apt-get update failed; trying with the package lists at hand"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$@" >/dev/null ||
+    die "apt-get could not install: $*"
+}
+
+require_rust() {
+  if ! have cargo && [ -x "$HOME/.cargo/bin/cargo" ]; then PATH="$HOME/.cargo/bin:$PATH"; fi
+  if ! have cargo || ! have rustc; then
+    die "Rust $RUST_MIN or newer is needed and is not installed from here. With rustup:
+  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh
+then open a new shell and run this again."
+  fi
+  local version
+  version=$(rustc --version | awk '{ print $2 }')
+  [ "$(printf '%s\n%s\n' "$RUST_MIN" "$version" | sort -V | head -n 1)" = "$RUST_MIN" ] ||
+    die "rustc $version is too old: Rust $RUST_MIN or newer is needed. With rustup: rustup update stable"
+}
+
+# require_build_tools: what `cargo build` needs.
+require_build_tools() {
+  require_rust
+  local missing=()
+  have_cxx || missing+=(clang g++)
+  have_libclang || missing+=(libclang-dev)
+  have ccache || missing+=(ccache)
+  have curl || missing+=(curl)
+  [ "${#missing[@]}" -eq 0 ] || require_packages "${missing[@]}"
+}
+
+# require_component NAME: a part of the Rust toolchain, such as clippy.
+require_component() {
+  have "cargo-$1" && cargo "$1" --version >/dev/null 2>&1 && return
+  have rustup || die "cargo $1 is missing: install it with your Rust toolchain"
+  case $1 in fmt) rustup component add rustfmt ;; *) rustup component add "$1" ;; esac
+}
+
+# build_release PACKAGE…: builds the packages' binaries into $CARGO_TARGET_DIR/release.
+build_release() {
+  local package arguments=()
+  for package in "$@"; do arguments+=(-p "$package"); done
+  [ -x "$CARGO_TARGET_DIR/release/onceward" ] || say "building (the first time takes a while: RocksDB is compiled from source)"
+  (cd "$ROOT" && cargo build --release --locked --bins "${arguments[@]}")
+}
