@@ -1,6 +1,7 @@
 //! Power cuts at any moment: nothing acknowledged is lost, and every member starts again.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +13,7 @@ use onceward_core::cluster::ShardId;
 use onceward_storage::{MemoryStore, ShardState};
 use tokio::time::sleep;
 
-use super::{Cluster, has_policy, write};
+use super::{Cluster, policy, put, write};
 use crate::{applied::Applied, log::positions_on_disk};
 
 /// Rounds of load with a power cut each.
@@ -37,28 +38,32 @@ fn assert_state_behind_log(disk: &MemoryStore) {
     assert!(applied <= last, "the state is at {applied:?}, the log ends at {last:?}");
 }
 
+/// What the clients of a cluster were told.
+#[derive(Default)]
+struct Told {
+    /// Every write that is acknowledged has a revision of its own. One that is lost gives its revision to another.
+    revisions: BTreeSet<u64>,
+    /// What each client's policy was set to last.
+    last: BTreeMap<String, u64>,
+}
+
 async fn survive(nodes: u16, seed: u64, tune: fn(&mut crate::GroupConfig)) {
     let mut dice = Dice(seed);
     let mut cluster = Cluster::found(nodes, tune).await;
     // A snapshot that was just installed is ahead of the log, until that is purged to it.
     let snapshots = cluster.members[&1].config.snapshot_every_bytes < 1 << 20;
-    let acknowledged: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told: Arc<Mutex<Told>> = Arc::default();
     for round in 0..ROUNDS {
+        cluster.leader().await;
         let stop = Arc::new(AtomicBool::new(false));
         let load = (0..4).map(|client| {
-            let (groups, stop, acknowledged) = (cluster.groups(), Arc::clone(&stop), Arc::clone(&acknowledged));
+            let (groups, stop, told) = (cluster.groups(), Arc::clone(&stop), Arc::clone(&told));
             tokio::spawn(async move {
-                for number in 0.. {
-                    let name = format!("policy-{round}-{client}-{number}");
-                    if stop.load(Ordering::Relaxed) || !write_until(&groups, &name, &stop).await {
-                        return;
-                    }
-                    acknowledged.lock().unwrap().push(name);
-                }
+                load(&groups, &format!("policy-{client}"), round * 1_000_000 + 1, &stop, &told).await
             })
         });
         let load: Vec<_> = load.collect();
-        sleep(Duration::from_millis(dice.roll(120))).await;
+        sleep(Duration::from_millis(dice.roll(80))).await;
         // Sometimes one member, sometimes all at once.
         let victims = match dice.roll(3) {
             0 => (1..=nodes).collect(),
@@ -81,24 +86,33 @@ async fn survive(nodes: u16, seed: u64, tune: fn(&mut crate::GroupConfig)) {
     }
     assert!(write(&cluster.groups(), "the-end").await);
     cluster.agree().await;
-    let acknowledged = acknowledged.lock().unwrap();
-    assert!(acknowledged.len() > ROUNDS as usize, "only {} writes in all rounds", acknowledged.len());
+    let told = told.lock().unwrap();
+    assert!(told.revisions.len() > ROUNDS as usize, "only {} writes in all rounds", told.revisions.len());
     for group in cluster.groups() {
-        let lost: Vec<_> = acknowledged.iter().filter(|name| !has_policy(&group, name)).collect();
-        assert!(lost.is_empty(), "{lost:?} of {} are lost on {}", acknowledged.len(), group.me());
+        for (name, burst) in &told.last {
+            let policy = policy(&group, name).unwrap_or_else(|| panic!("{name} is lost on {}", group.me()));
+            assert!(policy.spec.burst >= *burst, "{name} is at {} and was acknowledged at {burst}", policy.spec.burst);
+        }
+        assert!(policy(&group, "the-end").unwrap().revision > *told.revisions.last().unwrap());
     }
 }
 
-/// Writes, unless the round ends before somebody takes it. True only when it was acknowledged.
-async fn write_until(groups: &[crate::Group], name: &str, stop: &AtomicBool) -> bool {
-    let over = async {
-        while !stop.load(Ordering::Relaxed) {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::select! {
-        acknowledged = write(groups, name) => acknowledged,
-        () = over => false,
+/// Writes ever greater values until told to stop or until an outcome is unknown.
+async fn load(groups: &[crate::Group], name: &str, from: u64, stop: &AtomicBool, told: &Mutex<Told>) {
+    for burst in from.. {
+        let over = async {
+            while !stop.load(Ordering::Relaxed) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let revision = tokio::select! {
+            revision = put(groups, name, burst) => revision,
+            () = over => None,
+        };
+        let Some(revision) = revision else { return };
+        let mut told = told.lock().unwrap();
+        assert!(told.revisions.insert(revision), "revision {revision} was acknowledged twice: a write is lost");
+        told.last.insert(name.to_owned(), burst);
     }
 }
 

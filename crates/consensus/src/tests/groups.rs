@@ -77,7 +77,7 @@ async fn a_follower_refuses_proposals_for_certain_and_names_the_leader() {
     let leader = cluster.leader().await;
     let follower = cluster.groups().into_iter().find(|group| group.me() != leader.me()).unwrap();
     let hint = until("the follower to hear of the leader", || async {
-        match propose(&follower, put_policy("elsewhere")).await {
+        match propose(&follower, put_policy("elsewhere", 1)).await {
             Err(ProposeError::NotLeader { hint }) => hint,
             other => panic!("{other:?}"),
         }
@@ -147,7 +147,7 @@ async fn a_failing_disk_is_told_and_acknowledges_nothing() {
     let member = &cluster.members[&1];
     member.disk.fail_next_sync();
     let stamp = member.group.clock_guess();
-    let doomed = member.group.propose(EntryBatch { stamp, commands: vec![put_policy("doomed")] });
+    let doomed = member.group.propose(EntryBatch { stamp, commands: vec![put_policy("doomed", 1)] });
     tokio::select! {
         answered = doomed => assert!(matches!(answered, Err(ProposeError::Unknown(_))), "{answered:?}"),
         () = sleep(PATIENCE) => panic!("neither answered nor given up"),

@@ -65,7 +65,7 @@ async fn a_member_whose_disk_is_lost_is_replaced_by_its_next_generation() {
     // It counts: with one of the others away there is still a majority.
     let other = [1, 2].into_iter().find(|node| *node != leader.me().node.0).unwrap();
     cluster.kill(other, 0).await;
-    assert!(write(&cluster.groups(), "with the new one").await);
+    assert!(write(&cluster.groups(), "with-the-new-one").await);
     cluster.agree().await;
 }
 
@@ -75,7 +75,7 @@ async fn a_learner_follows_and_does_not_vote() {
     let learner = member(4, 0);
     cluster.start(learner, MemoryStore::new()).await;
     until("the learner", || async { cluster.leader().await.add_learner(learner).await.ok() }).await;
-    assert!(write(&cluster.groups(), "seen by all").await);
+    assert!(write(&cluster.groups(), "seen-by-all").await);
     cluster.agree().await;
     let status = cluster.members[&4].group.status();
     assert_eq!((status.learners, status.voters.contains(&learner)), ([learner].into(), false));

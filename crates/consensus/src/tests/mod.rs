@@ -21,10 +21,10 @@ use futures::future::BoxFuture;
 use onceward_core::{
     cluster::{Generation, MemberId, NodeId, ShardId},
     command::{Command, EntryBatch, Reply},
-    limits::{Algorithm, Escrow, OnUnavailable, PolicyName, PolicySpec, Rate, RateUnit},
+    limits::{Algorithm, Escrow, OnUnavailable, Policy, PolicyName, PolicySpec, Rate, RateUnit},
     query::{Answer, Query, answer},
     seams::Clock,
-    system::SystemCommand,
+    system::{PolicyReply, SystemCommand, SystemReply},
     time::ShardTime,
 };
 use onceward_storage::{Family, LogWriter, MemoryStore, StorageError, Store, StoreStats, StoreView, WriteSet};
@@ -277,12 +277,12 @@ async fn leader_of(groups: &[Group]) -> Group {
     until("a leader", || async { groups.iter().find(|group| group.leadership().borrow().am_leader).cloned() }).await
 }
 
-pub(crate) fn put_policy(name: &str) -> Command {
+pub(crate) fn put_policy(name: &str, burst: u64) -> Command {
     let rate = Rate { amount: 100, every: 1, unit: RateUnit::Minute };
     let spec = PolicySpec {
         algorithm: Algorithm::TokenBucket,
         rate,
-        burst: 100,
+        burst,
         on_unavailable: OnUnavailable::Deny,
         timeout_ms: 100,
         exempt: Vec::new().into(),
@@ -300,18 +300,21 @@ pub(crate) async fn propose(group: &Group, command: Command) -> Result<Vec<Reply
     group.propose(EntryBatch { stamp, commands: vec![command] }).await
 }
 
-/// Writes a policy somewhere, again after every definite no. False when the outcome is unknown.
-pub(crate) async fn write(groups: &[Group], name: &str) -> bool {
+/// Writes a policy somewhere, again after every definite no, and answers its revision. None when the outcome is
+/// unknown.
+pub(crate) async fn put(groups: &[Group], name: &str, burst: u64) -> Option<u64> {
     until("a leader that takes a write", || async {
         for group in groups {
-            match timeout(Duration::from_secs(5), propose(group, put_policy(name))).await {
-                Ok(Ok(replies)) => {
-                    assert!(matches!(replies[..], [Reply::System(_)]), "{replies:?}");
-                    return Some(true);
-                }
+            match timeout(Duration::from_secs(5), propose(group, put_policy(name, burst))).await {
+                Ok(Ok(replies)) => match &replies[..] {
+                    [Reply::System(SystemReply::Policy(PolicyReply::Stored { policy, .. }))] => {
+                        return Some(Some(policy.revision));
+                    }
+                    other => panic!("{other:?}"),
+                },
                 Ok(Err(ProposeError::NotLeader { .. })) => {}
                 Ok(Err(ProposeError::TooLarge { bytes })) => panic!("{bytes} bytes are too many"),
-                Ok(Err(ProposeError::Unknown(_))) | Err(_) => return Some(false),
+                Ok(Err(ProposeError::Unknown(_))) | Err(_) => return Some(None),
             }
         }
         None
@@ -319,10 +322,19 @@ pub(crate) async fn write(groups: &[Group], name: &str) -> bool {
     .await
 }
 
-pub(crate) fn has_policy(group: &Group, name: &str) -> bool {
+/// Writes a new policy; false when the outcome is unknown.
+pub(crate) async fn write(groups: &[Group], name: &str) -> bool {
+    put(groups, name, 100).await.is_some()
+}
+
+pub(crate) fn policy(group: &Group, name: &str) -> Option<Policy> {
     let query = Query::Policy { name: name.to_owned() };
     match group.read(|rows| answer(ShardId::SYSTEM, rows, &query)).unwrap() {
-        Answer::Policy(policy) => policy.is_some(),
+        Answer::Policy(policy) => policy,
         other => panic!("{other:?}"),
     }
+}
+
+pub(crate) fn has_policy(group: &Group, name: &str) -> bool {
+    policy(group, name).is_some()
 }
