@@ -1,1 +1,44 @@
+//! A node of the cluster: its shards as actors, and the way of a command to the leader of its shard.
+//!
+//! In go commands and queries from the HTTP API with a deadline; out come their outcomes, told apart as the contract
+//! wants it: applied, definitely not applied, unknown. This crate knows nothing of HTTP or JSON, of openraft or of
+//! RocksDB; clocks, randomness, peer links and the store come in through seams.
+//!
+//! - [`node`]: what the server sees; puts the rest together
+//! - [`router`]: finds the leader, forwards in batches, retries what was definitely not applied
+//! - [`shard_actor`], [`supervisor`]: one actor a shard; batches commands into log entries, keeps the expiry timer
+//! - [`limits`]: checks over several shards, and what answers when a shard can't
+//! - [`policies`]: writes to the system shard, copies to the data shards
+//! - [`peer_port`]: who may connect, and where calls of other nodes go
+//! - [`founding`], [`replacing`], [`identity`]: how a node gets in, once, and back in after losing its disk
 
+mod clock;
+mod config;
+mod fallback;
+mod forward;
+mod founding;
+mod identity;
+mod limits;
+mod node;
+mod outcome;
+mod peer_port;
+mod pending;
+mod policies;
+mod replacing;
+mod router;
+mod shard_actor;
+mod sources;
+mod stats;
+mod status;
+mod supervisor;
+mod wire;
+
+pub use config::{NodeConfig, PeerConfig, Tuning};
+pub use founding::{FoundError, found};
+pub use limits::{CheckAnswer, CheckError, CheckRequest, Degraded};
+pub use node::{Node, StartError};
+pub use outcome::ServiceError;
+pub use policies::PolicyWrite;
+pub use sources::{OsEntropy, SystemClock};
+pub use stats::NodeStats;
+pub use status::{ClusterStatus, NodeStatus, Readiness, ShardStatus, StateHashStatus};

@@ -1,0 +1,64 @@
+//! What a node is told when it starts.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use onceward_consensus::{KEEP_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES, Timing};
+use onceward_core::{
+    cluster::NodeId,
+    seams::{Clock, Entropy},
+};
+use onceward_storage::StoreOptions;
+use onceward_transport::Security;
+
+/// A node of the cluster, itself included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// `host:port` of its peer port, as the other nodes reach it.
+    pub peer_address: String,
+    /// `host:port` of its HTTP API, as clients reach it.
+    pub http_address: String,
+}
+
+#[derive(Clone)]
+pub struct NodeConfig {
+    pub node: NodeId,
+    pub data_dir: PathBuf,
+    /// Where the peer port listens.
+    pub peer_listen: SocketAddr,
+    /// All nodes of the cluster, this one included.
+    pub peers: BTreeMap<NodeId, PeerConfig>,
+    pub security: Security,
+    pub store: StoreOptions,
+    pub tuning: Tuning,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    /// Told once when the node can't go on: what happened and where. The process is to end.
+    pub on_fatal: Arc<dyn Fn(String) + Send + Sync>,
+}
+
+/// Times and bounds that an operator may set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tuning {
+    pub timing: Timing,
+    /// A leader that no majority acknowledged within this time, or one that wasn't heard of within it, doesn't count.
+    pub leader_lease: Duration,
+    pub snapshot_every_entries: u64,
+    pub snapshot_every_bytes: u64,
+    /// Log entries kept behind a snapshot for replicas that lag a little.
+    pub keep_entries: u64,
+}
+
+/// As long as the longest election timeout before a follower campaigns: within it no other leader can be elected.
+const LEADER_LEASE: Duration = Duration::from_millis(1_000);
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            timing: Timing::default(),
+            leader_lease: LEADER_LEASE,
+            snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES,
+            snapshot_every_bytes: SNAPSHOT_EVERY_BYTES,
+            keep_entries: KEEP_ENTRIES,
+        }
+    }
+}
