@@ -66,8 +66,7 @@ fn disk_bytes(dir: &Path, extension: &str) -> u64 {
 fn main() {
     let rows: u64 = std::env::args().nth(1).map_or(1_000_000, |rows| rows.parse().expect("a number of rows"));
     let dir = tempfile::tempdir().expect("a directory");
-    let store: Arc<dyn Store> =
-        Arc::new(RocksStore::open(dir.path(), &StoreOptions::default()).expect("it opens"));
+    let store: Arc<dyn Store> = Arc::new(RocksStore::open(dir.path(), &StoreOptions::default()).expect("it opens"));
     let mut state = ShardState::open(Arc::clone(&store), ShardId(1)).expect("it opens");
     let report = |name: &str, operations: u64, (bare, all): (Duration, Duration)| {
         let each = |time: Duration| time.as_nanos() as u64 / operations;
@@ -77,9 +76,20 @@ fn main() {
     report("new rows, each with a due time", rows, run(&mut state, rows, |n| n, true));
     let operations = 200_000;
     report("one of 100 hot rows", operations, run(&mut state, operations, |n| n % 100, false));
-    report("one of 10 000 warm rows", operations, run(&mut state, operations, |n| n * 7919 % 10_000, false));
+    report("one of 4 000 warm rows", operations, run(&mut state, operations, |n| n * 7919 % 4_000, false));
     report("any row", operations, run(&mut state, operations, |n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % rows, false));
     report("absent rows", operations, run(&mut state, operations, |n| rows + n, false));
+
+    let read = |name: &str, pick: &dyn Fn(u64) -> u64, state: &ShardState| {
+        let started = Instant::now();
+        for operation in 0..operations {
+            std::hint::black_box(state.get(Table::State, &key(pick(operation))).expect("readable"));
+        }
+        println!("only reading {name:31} {:6} ns", started.elapsed().as_nanos() as u64 / operations);
+    };
+    read("one of 4 000 warm rows", &|n| n * 7919 % 4_000, &state);
+    read("any row", &|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % rows, &state);
+    read("absent rows", &|n| 10 * rows + n, &state);
 
     // Due rows leave at the front while the machine looks for the next one.
     let started = Instant::now();

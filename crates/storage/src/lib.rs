@@ -20,6 +20,6 @@ pub use memory::MemoryStore;
 pub use rocks::{RocksStore, StoreOptions};
 pub use snapshot::{SnapshotDir, SnapshotFile, SnapshotPieces, SnapshotReceiver, StateHash};
 pub use state::{FrozenState, Install, LoadedState, ShardState};
-pub use store::{Family, FamilyStats, Store, StoreStats, StoreView};
+pub use store::{Family, FamilyStats, Store, StoreStats, StoreView, Visitor};
 pub use write_set::{Op, WriteSet};
 pub use writer::{LogWrite, LogWriter, WriterStats};

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use onceward_core::rows::Row;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Family, Op, StorageError, Store, StoreStats, StoreView, WriteSet};
+use crate::{Family, Op, StorageError, Store, StoreStats, StoreView, Visitor, WriteSet};
 
 /// One family's rows; shared with views, copied when it changes while a view lives.
 type Rows = Arc<BTreeMap<Bytes, Bytes>>;
@@ -163,13 +163,7 @@ impl StoreView for Families {
         Ok(self.of(family).get(key).cloned())
     }
 
-    fn visit(
-        &self,
-        family: Family,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    fn visit(&self, family: Family, from: &[u8], to: &[u8], visit: &mut Visitor<'_>) -> Result<(), StorageError> {
         self.range(family, from, to).try_for_each(|(key, value)| visit(key, value))
     }
 }

@@ -15,8 +15,7 @@ use rocksdb::{
 };
 
 use crate::limits::{BLOCK_CACHE_BYTES_DEFAULT, MEMTABLE_BYTES_DEFAULT, OPEN_FILES_MAX, WAL_BYTES_MAX};
-use crate::store::FamilyStats;
-use crate::{Family, Op, StorageError, Store, StoreStats, StoreView, WriteSet};
+use crate::{Family, FamilyStats, Op, StorageError, Store, StoreStats, StoreView, Visitor, WriteSet};
 
 /// What an operator may want to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,13 +187,7 @@ impl StoreView for RocksView<'_> {
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    fn visit(
-        &self,
-        family: Family,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    fn visit(&self, family: Family, from: &[u8], to: &[u8], visit: &mut Visitor<'_>) -> Result<(), StorageError> {
         if from >= to {
             return Ok(());
         }

@@ -82,18 +82,15 @@ pub trait Store: Send + Sync + 'static {
     fn stats(&self) -> StoreStats;
 }
 
+/// Takes a key and its value.
+pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError> + 'v;
+
 /// A store as it was at one instant.
 pub trait StoreView: Send {
     fn get(&self, family: Family, key: &[u8]) -> Result<Option<Bytes>, StorageError>;
 
     /// Visits the rows of `from..to` in key order, until the first error of `visit`, which is returned.
-    fn visit(
-        &self,
-        family: Family,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError>;
+    fn visit(&self, family: Family, from: &[u8], to: &[u8], visit: &mut Visitor<'_>) -> Result<(), StorageError>;
 }
 
 /// Numbers for metrics. Counters start with the process; sizes are the engine's estimates.

@@ -1,5 +1,7 @@
 //! RocksDB as a store: what survives a kill and a torn log, and what is refused with the file named.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

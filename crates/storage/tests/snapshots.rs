@@ -1,5 +1,7 @@
 //! Snapshots: round trip, damage, what a directory keeps, and installs that a crash can't tear.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod disks;
 
 use std::fs;
@@ -136,7 +138,8 @@ fn an_abandoned_install_never_mixes_into_the_next_one() {
     let dir = tempdir().unwrap();
     let (snapshots, _) = SnapshotDir::open(dir.path(), SHARD).unwrap();
     for disk in disks::each() {
-        let large = snapshot(&snapshots, &mut filled(&(Arc::new(MemoryStore::new()) as Arc<dyn Store>), 3000, b"large"));
+        let large =
+            snapshot(&snapshots, &mut filled(&(Arc::new(MemoryStore::new()) as Arc<dyn Store>), 3000, b"large"));
         let small = snapshot(&snapshots, &mut filled(&(Arc::new(MemoryStore::new()) as Arc<dyn Store>), 5, b"small"));
         let mut state = filled(&disk.store, 10, b"old");
         drop(state.begin_install().load(&large).unwrap());
@@ -236,7 +239,8 @@ fn a_kept_snapshot_that_rots_is_named_at_open() {
 fn the_snapshot_format_is_pinned() {
     let dir = tempdir().unwrap();
     let bytes = fs::read(small_snapshot(dir.path(), SHARD).path()).unwrap();
-    let hex: String = bytes.chunks(16).map(|line| line.iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n").collect();
+    let hex: String =
+        bytes.chunks(16).map(|line| line.iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n").collect();
     assert_eq!(hex, include_str!("golden/snapshot-v1.hex"), "{hex}");
 }
 

@@ -1,5 +1,7 @@
 //! A shard's state: reads through the overlay, atomic flushes, hashes that depend on rows alone.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod disks;
 
 use std::collections::BTreeMap;
@@ -20,6 +22,7 @@ enum Step {
     Flush,
     /// The process ends without a flush and starts again.
     Restart,
+    Get(Table, Vec<u8>),
     Scan(Table, Vec<u8>, Option<Vec<u8>>, usize),
 }
 
@@ -36,6 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (table(), key(), vec(any::<u8>(), 0..3)).prop_map(|(table, key, value)| Step::Put(table, key, value)),
         4 => (table(), key()).prop_map(|(table, key)| Step::Delete(table, key)),
+        4 => (table(), key()).prop_map(|(table, key)| Step::Get(table, key)),
         2 => Just(Step::Flush),
         1 => Just(Step::Restart),
         // Mostly as the machine looks for what is due: from the front, with a small limit.
@@ -88,6 +92,10 @@ fn run(store: &Arc<dyn Store>, shard: ShardId, steps: &[Step]) {
             Step::Restart => {
                 state = ShardState::open(Arc::clone(store), shard).unwrap();
                 model = flushed.clone();
+            }
+            Step::Get(table, key) => {
+                let expected = model.rows.get(&(table, key.clone())).map(|value| Bytes::from(value.clone()));
+                assert_eq!(state.get(table, &key).unwrap(), expected);
             }
             Step::Scan(table, prefix, after, limit) => {
                 let after = after.as_deref();

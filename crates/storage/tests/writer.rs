@@ -1,5 +1,7 @@
 //! The log writer: order, one sync for all, and an end for good at the first error.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod disks;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

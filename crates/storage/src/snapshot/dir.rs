@@ -58,7 +58,7 @@ impl SnapshotDir {
         partial.append(&format::header(self.shard, frozen.applied()))?;
         let mut hasher = RowHasher::new();
         let mut chunk = format::ChunkBuilder::new();
-        frozen.visit(&mut |table, key, value| {
+        frozen.visit(|table, key, value| {
             hasher.row(table, key, value);
             chunk.push(table, key, value);
             if chunk.is_full() {

@@ -57,7 +57,7 @@ impl FrozenState<'_> {
     /// The hash of all rows: equal on every node that applied the same entries, whatever its generation.
     pub fn hash(&self) -> Result<StateHash, StorageError> {
         let mut hasher = RowHasher::new();
-        self.visit(&mut |table, key, value| {
+        self.visit(|table, key, value| {
             hasher.row(table, key, value);
             Ok(())
         })?;
@@ -67,7 +67,7 @@ impl FrozenState<'_> {
     /// Visits all rows, the State table first, each in key order.
     pub(crate) fn visit(
         &self,
-        visit: &mut dyn FnMut(Table, &[u8], &[u8]) -> Result<(), StorageError>,
+        mut visit: impl FnMut(Table, &[u8], &[u8]) -> Result<(), StorageError>,
     ) -> Result<(), StorageError> {
         let range = keys::state_generation(self.shard, self.head.generation);
         for table in TABLES {

@@ -58,6 +58,7 @@ impl ShardState {
         self.head = loaded.head;
         self.head_changed = false;
         self.overlay = Overlay::default();
+        self.recent.get_mut().clear();
         self.expiry_floor.replace(Some(Bytes::new()));
         Ok(())
     }

@@ -9,6 +9,7 @@ mod frozen;
 mod head;
 mod install;
 mod overlay;
+mod recent;
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -22,6 +23,7 @@ pub use self::frozen::FrozenState;
 use self::head::Head;
 pub use self::install::{Install, LoadedState};
 use self::overlay::Overlay;
+use self::recent::Recent;
 use crate::keys::{self, StatePrefix};
 use crate::limits::{SCAN_PAGE_BYTES, SCAN_PAGE_ROWS};
 use crate::{Family, StorageError, Store, WriteSet};
@@ -38,6 +40,7 @@ pub struct ShardState {
     /// The generation that the next install takes; none is ever taken twice while the process lives.
     generation_next: u32,
     overlay: Overlay,
+    recent: RefCell<Recent>,
     /// No row of the Expiry table has a lesser key; `None`: it has no row. Rows leave that table at its front, and what
     /// the engine keeps of each until a compaction would be walked over again by every look at the first row.
     expiry_floor: RefCell<Option<Bytes>>,
@@ -59,6 +62,7 @@ impl ShardState {
             head,
             head_changed: false,
             overlay: Overlay::default(),
+            recent: RefCell::default(),
             expiry_floor: RefCell::new(Some(Bytes::new())),
             scratch: WriteSet::new(),
         })
@@ -118,6 +122,13 @@ impl ShardState {
         }
         self.scratch.put(Family::RaftMeta, keys::state_head(self.shard), self.head.encode());
         self.store.write(&self.scratch)?;
+        let recent = self.recent.get_mut();
+        for (row_key, value) in self.overlay.from(Table::State, Bound::Unbounded) {
+            match value {
+                Some(value) => recent.put(row_key, Bytes::copy_from_slice(value)),
+                None => recent.remove(row_key),
+            }
+        }
         self.overlay.clear();
         self.head_changed = false;
         Ok(())
@@ -190,7 +201,18 @@ impl ReadRows for ShardState {
         if let Some(changed) = self.overlay.get(table, key) {
             return Ok(changed.cloned());
         }
-        self.store.get(Family::of(table), &self.key(key)).map_err(|error| rows_error(table, &error))
+        if table == Table::State
+            && let Some(value) = self.recent.borrow_mut().get(key)
+        {
+            return Ok(Some(value));
+        }
+        let stored = self.store.get(Family::of(table), &self.key(key)).map_err(|error| rows_error(table, &error))?;
+        if table == Table::State
+            && let Some(value) = &stored
+        {
+            self.recent.borrow_mut().put(key, value.clone());
+        }
+        Ok(stored)
     }
 
     fn scan(&self, table: Table, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, RowsError> {
