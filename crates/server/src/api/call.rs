@@ -1,0 +1,174 @@
+//! What every handler needs of its request: who asks under which id until when, the body within its bounds, the path
+//! decoded. Each refuses what it cannot read with a problem.
+
+use std::{
+    net::IpAddr,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, FromRequestParts, Path, Request, rejection::PathRejection},
+    http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
+};
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt;
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    App, Operation,
+    problem::{Code, Problem},
+};
+use crate::bounds::{BODY_DISCARD_BYTES_MAX, BODY_DISCARD_TIMEOUT, BODY_READ_TIMEOUT, DEADLINE_MS_MAX};
+
+/// What is known of a request before it is routed; lies in its extensions.
+#[derive(Debug)]
+pub struct Context {
+    pub request_id: HeaderValue,
+    pub client: IpAddr,
+    /// What it was routed to, once it was.
+    pub operation: OnceLock<Operation>,
+}
+
+/// A request that may be answered.
+#[derive(Debug, Clone)]
+pub struct Call {
+    context: Arc<Context>,
+    pub deadline: Instant,
+}
+
+impl Call {
+    pub fn request_id(&self) -> &str {
+        self.context.request_id.to_str().unwrap_or_default()
+    }
+}
+
+impl FromRequestParts<App> for Call {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Call, Problem> {
+        Ok(Call { context: context(&parts.extensions), deadline: Instant::now() + patience(&parts.headers)? })
+    }
+}
+
+pub fn context(extensions: &axum::http::Extensions) -> Arc<Context> {
+    extensions.get::<Arc<Context>>().expect("the edge puts it there before it routes").clone()
+}
+
+/// How long the caller waits: `Onceward-Timeout-Ms`, or the default, which is the most.
+fn patience(headers: &HeaderMap) -> Result<Duration, Problem> {
+    let mut values = headers.get_all("onceward-timeout-ms").iter();
+    let Some(value) = values.next() else { return Ok(Duration::from_millis(DEADLINE_MS_MAX)) };
+    let text = value.to_str().unwrap_or_default();
+    // `parse` would take a sign, too.
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse::<u64>() {
+        Ok(ms) if digits && values.next().is_none() && (1..=DEADLINE_MS_MAX).contains(&ms) => Ok(Duration::from_millis(ms)),
+        _ => Err(Problem::invalid(format!("Onceward-Timeout-Ms must be one whole number from 1 to {DEADLINE_MS_MAX}"))),
+    }
+}
+
+/// A JSON body, not yet parsed.
+pub struct JsonBody(pub Bytes);
+
+impl FromRequest<App> for JsonBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _app: &App) -> Result<JsonBody, Problem> {
+        require_json(request.headers())?;
+        let max = context(request.extensions()).operation.get().expect("set when the request was routed").body_bytes_max;
+        read(request.into_body(), max).await.map(JsonBody)
+    }
+}
+
+fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
+    // The one form that nearly all clients send, without looking closer.
+    if value == "application/json" {
+        return Ok(());
+    }
+    let mut parts = value.split(';').map(str::trim);
+    let is_json = parts.next().is_some_and(|media| media.eq_ignore_ascii_case("application/json"));
+    let is_utf8 = parts.all(|parameter| match parameter.split_once('=') {
+        Some((name, value)) if name.eq_ignore_ascii_case("charset") => value.trim_matches('"').eq_ignore_ascii_case("utf-8"),
+        _ => true,
+    });
+    if is_json && is_utf8 {
+        return Ok(());
+    }
+    let found = if value.is_empty() { "is missing".to_owned() } else { format!("is {value:?}") };
+    Err(Problem::invalid(format!("Content-Type {found}; it must be application/json in UTF-8"))
+        .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE))
+}
+
+/// Reads a body of at most `max` bytes.
+async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
+    let mut reading = pin!(read_untimed(body, max));
+    // A small body arrives together with its head: no timer is made for it.
+    if let Some(read) = reading.as_mut().now_or_never() {
+        return read;
+    }
+    timeout(BODY_READ_TIMEOUT, reading).await.unwrap_or_else(|_| {
+        let detail = format!("the body did not arrive within {} s", BODY_READ_TIMEOUT.as_secs());
+        Err(Problem::invalid(detail).with_status(StatusCode::REQUEST_TIMEOUT))
+    })
+}
+
+async fn read_untimed(mut body: Body, max: usize) -> Result<Bytes, Problem> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::invalid("the body broke off before its end"))?;
+        // Trailers are read over.
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > max {
+            discard(body).await;
+            return Err(Problem::new(Code::TooLarge, format!("the body is over {max} bytes; nothing was done")));
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+                first = Bytes::new();
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// Reads on over the limit and forgets it, within bounds: a connection closed while the client still sends would be
+/// reset, and the answer lost.
+async fn discard(mut body: Body) {
+    let discarding = async {
+        let mut discarded = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            discarded += frame.data_ref().map_or(0, Bytes::len);
+            if discarded > BODY_DISCARD_BYTES_MAX {
+                break;
+            }
+        }
+    };
+    // Whichever ends it, the answer is the same.
+    let _ = timeout(BODY_DISCARD_TIMEOUT, discarding).await;
+}
+
+/// The decoded parameters of the path.
+pub struct PathSegments<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for PathSegments<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<PathSegments<T>, Problem> {
+        match Path::<T>::from_request_parts(parts, app).await {
+            Ok(Path(segments)) => Ok(PathSegments(segments)),
+            Err(PathRejection::FailedToDeserializePathParams(error)) => Err(Problem::invalid(error.body_text())),
+            Err(_) => Err(Problem::invalid("the path cannot be read")),
+        }
+    }
+}

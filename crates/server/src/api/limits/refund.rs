@@ -1,0 +1,102 @@
+//! `POST /v1/limits/refund`: gives back, once, what was admitted under a request_id.
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use onceward_core::limits::{RefundCommand, RefundReply, bounds::BURST_MAX};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{KEY_ALLOWED, POLICY_ALLOWED, REQUEST_ID_ALLOWED, judge_key, judge_policy, judge_request_id};
+use crate::api::{
+    App,
+    call::{Call, JsonBody},
+    json::{Field, Judge, object, read_object},
+    problem::{Code, Problem, ProblemMembers, policy_not_found},
+};
+
+#[derive(ToSchema)]
+#[schema(as = RefundRequest)]
+pub struct RefundBody {
+    #[schema(value_type = String)]
+    policy: Field<String>,
+    #[schema(value_type = String)]
+    key: Field<String>,
+    /// At most what was admitted.
+    #[schema(value_type = u64, minimum = 1, maximum = 1_000_000_000_000_u64)]
+    cost: Field<u64>,
+    #[schema(value_type = String, min_length = 1, max_length = 64)]
+    request_id: Field<String>,
+}
+
+object!(RefundBody { policy, key, cost, request_id });
+
+/// Reads and checks the body.
+pub fn parse(body: &[u8]) -> Result<RefundCommand, Problem> {
+    let body: RefundBody = read_object(body)?;
+    let mut judge = Judge::default();
+    let path = |name: &'static str| move || name.to_owned();
+    let cost_allowed = "a whole number from 1 to 1000000000000";
+    let policy = judge.required(body.policy, path("policy"), POLICY_ALLOWED).unwrap_or_else(|| "-".to_owned());
+    let key = judge.required(body.key, path("key"), KEY_ALLOWED);
+    let cost = judge.required(body.cost, path("cost"), cost_allowed);
+    let request_id = judge.required(body.request_id, path("request_id"), REQUEST_ID_ALLOWED);
+    if let (Some(key), Some(cost), Some(request_id)) = (&key, cost, &request_id) {
+        judge_policy(&mut judge, path("policy"), &policy);
+        judge_key(&mut judge, path("key"), key);
+        judge_request_id(&mut judge, request_id);
+        if !(1..=BURST_MAX).contains(&cost) {
+            judge.refuse("cost", format!("must be {cost_allowed}, not {cost}"));
+        }
+    }
+    judge.verdict()?;
+    let required = "the verdict is good only when every field was given";
+    Ok(RefundCommand {
+        policy,
+        key: key.expect(required),
+        cost: cost.expect(required),
+        request_id: request_id.expect(required),
+    })
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = RefundAnswer)]
+pub struct RefundAnswerBody {
+    /// Tokens that reached the bucket: less than asked at its capacity, 0 after a reset.
+    credited: u64,
+    limit: u64,
+    remaining: u64,
+}
+
+/// Repeating a refund answers alike and credits nothing more.
+#[utoipa::path(
+    post, path = "/v1/limits/refund", tag = "limits", request_body = RefundBody,
+    responses(
+        (status = 200, description = "given back", body = RefundAnswerBody),
+        (status = 400, description = "invalid_request", body = ProblemMembers),
+        (status = 404, description = "nothing is remembered under this request_id", body = ProblemMembers),
+        (status = 422, description = "another cost than was admitted or refunded", body = ProblemMembers),
+        (status = 503, description = "not applied", body = ProblemMembers),
+        (status = 504, description = "it may or may not apply; repeating it is safe", body = ProblemMembers),
+    )
+)]
+pub async fn refund(State(app): State<App>, call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+    let command = parse(&body)?;
+    let (policy, request_id) = (command.policy.clone(), command.request_id.clone());
+    match app.service.refund(command, call.deadline).await? {
+        RefundReply::Refunded { credited, limit, remaining } => {
+            Ok(Json(RefundAnswerBody { credited, limit, remaining }).into_response())
+        }
+        RefundReply::PolicyNotFound { .. } => Err(policy_not_found(&policy)),
+        RefundReply::Forgotten => Err(Problem::not_found(format!(
+            "nothing is remembered under request_id {request_id:?} on this policy and key: \
+             it was never admitted there, or more than 60 s ago"
+        ))),
+        RefundReply::CostMismatch { admitted_cost } => Err(Problem::new(
+            Code::FingerprintMismatch,
+            format!("cost must be what was admitted under this request_id at the most ({admitted_cost}), and the same in every repetition"),
+        )),
+    }
+}

@@ -1,0 +1,44 @@
+//! `DELETE /v1/limits/{policy}/{key}`: fills one bucket.
+
+use axum::{extract::State, http::StatusCode};
+use onceward_core::limits::{ResetCommand, ResetReply};
+
+use super::{judge_key, judge_policy};
+use crate::api::{
+    App,
+    call::{Call, PathSegments},
+    json::Judge,
+    problem::{Problem, ProblemMembers, policy_not_found},
+};
+
+/// Checks what the path says.
+pub fn command(policy: String, key: String) -> Result<ResetCommand, Problem> {
+    let mut judge = Judge::default();
+    judge_policy(&mut judge, || "policy".to_owned(), &policy);
+    judge_key(&mut judge, || "key".to_owned(), &key);
+    judge.verdict()?;
+    Ok(ResetCommand { policy, key })
+}
+
+/// The bucket is full again, but for what is held at this moment.
+#[utoipa::path(
+    delete, path = "/v1/limits/{policy}/{key}", tag = "limits",
+    params(("policy" = String, Path), ("key" = String, Path, description = "percent-encoded")),
+    responses(
+        (status = 204, description = "full"),
+        (status = 400, description = "invalid_request", body = ProblemMembers),
+        (status = 404, description = "no such policy", body = ProblemMembers),
+        (status = 503, description = "not applied", body = ProblemMembers),
+        (status = 504, description = "it may or may not apply", body = ProblemMembers),
+    )
+)]
+pub async fn reset(
+    State(app): State<App>,
+    call: Call,
+    PathSegments((policy, key)): PathSegments<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    match app.service.reset(command(policy, key)?, call.deadline).await? {
+        ResetReply::Done => Ok(StatusCode::NO_CONTENT),
+        ResetReply::PolicyNotFound { policy } => Err(policy_not_found(&policy)),
+    }
+}

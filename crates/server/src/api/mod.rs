@@ -1,0 +1,153 @@
+//! The HTTP API: which operations there are, what each needs of its caller, and how a request gets to its handler.
+//!
+//! In goes a request whose context the edge has read (see [`crate::http`]); out comes the answer. Nothing is decided
+//! here that concerns limits: handlers check and translate, and call the [`Service`].
+
+pub mod call;
+pub mod cluster;
+pub mod health;
+pub mod json;
+pub mod limits;
+pub mod openapi;
+pub mod policies;
+pub mod problem;
+
+use std::{
+    ops::Deref,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    handler::Handler,
+    http::{Method, Uri},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::{MethodFilter, on},
+};
+
+use crate::{
+    auth::{Doorkeeper, Right},
+    bounds::LIMITS_BODY_BYTES_MAX,
+    metrics::Metrics,
+    service::Service,
+    settings::{HttpSettings, Settings},
+};
+use problem::{Code, Problem};
+
+/// What all handlers share.
+#[derive(Clone)]
+pub struct App(Arc<Shared>);
+
+pub struct Shared {
+    pub service: Arc<dyn Service>,
+    pub doorkeeper: Doorkeeper,
+    pub metrics: Metrics,
+    pub http: HttpSettings,
+    /// The node is on its way out: `/readyz` says so.
+    pub stopping: AtomicBool,
+}
+
+impl App {
+    pub fn new(settings: &Settings, service: Arc<dyn Service>) -> App {
+        App(Arc::new(Shared {
+            service,
+            doorkeeper: Doorkeeper::new(&settings.auth),
+            metrics: Metrics::default(),
+            http: settings.http.clone(),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// A method on a path, and what is needed to call it.
+#[derive(Debug, Clone, Copy)]
+pub struct Operation {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub right: Right,
+    /// A larger body is refused.
+    pub body_bytes_max: usize,
+}
+
+/// All operations, each stated once: whoever isn't here isn't reachable, and none is here without its right.
+pub struct Operations {
+    app: App,
+    router: Router<App>,
+    pub list: Vec<Operation>,
+}
+
+impl Operations {
+    pub fn new(app: App) -> Operations {
+        let small = LIMITS_BODY_BYTES_MAX.min(app.http.max_body_bytes as usize);
+        let large = app.http.max_body_bytes as usize;
+        Operations { app, router: Router::new(), list: Vec::new() }
+            .add("GET", "/livez", Right::Open, 0, health::livez)
+            .add("GET", "/readyz", Right::Open, 0, health::readyz)
+            .add("GET", "/metrics", Right::Metrics, 0, health::metrics)
+            .add("GET", "/openapi.json", Right::Use, 0, health::openapi)
+            .add("GET", "/v1/cluster", Right::Use, 0, cluster::cluster)
+            .add("POST", "/v1/cluster/nodes/{id}/replace", Right::Administer, 0, cluster::replace_node)
+            .add("GET", "/v1/policies", Right::ReadPolicies, 0, policies::list_policies)
+            .add("GET", "/v1/policies/{policy}", Right::ReadPolicies, 0, policies::get_policy)
+            .add("PUT", "/v1/policies/{policy}", Right::Administer, large, policies::put_policy)
+            .add("DELETE", "/v1/policies/{policy}", Right::Administer, 0, policies::delete_policy)
+            .add("POST", "/v1/limits/check", Right::Use, small, limits::check::check)
+            .add("POST", "/v1/limits/refund", Right::Use, small, limits::refund::refund)
+            .add("DELETE", "/v1/limits/{policy}/{key}", Right::Use, 0, limits::reset::reset)
+    }
+
+    fn add<H, T>(mut self, method: &'static str, path: &'static str, right: Right, body_bytes_max: usize, handler: H) -> Self
+    where
+        H: Handler<T, App>,
+        T: 'static,
+    {
+        let operation = Operation { method, path, right, body_bytes_max };
+        let filter = Method::try_from(method).ok().and_then(|method| MethodFilter::try_from(method).ok());
+        let filter = filter.expect("operations have methods that the router knows");
+        let gate = from_fn_with_state(Gate { app: self.app.clone(), operation }, gate);
+        self.router = self.router.route(path, on(filter, handler).route_layer(gate));
+        self.list.push(operation);
+        self
+    }
+
+    pub fn router(self) -> Router {
+        self.router.fallback(unknown_path).method_not_allowed_fallback(unknown_method).with_state(self.app)
+    }
+}
+
+/// Stands before an operation's handler.
+#[derive(Clone)]
+struct Gate {
+    app: App,
+    operation: Operation,
+}
+
+async fn gate(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let context = call::context(request.extensions());
+    context.operation.set(gate.operation).expect("a request is routed once");
+    match gate.app.doorkeeper.admit(request.headers(), context.client, gate.operation.right) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn unknown_path(uri: Uri) -> Problem {
+    let shown: String = uri.path().chars().take(128).collect();
+    Problem::not_found(format!("there is nothing at {shown}; /openapi.json lists all paths"))
+}
+
+/// The router adds `Allow`.
+async fn unknown_method(method: Method, uri: Uri) -> Problem {
+    let (method, path): (String, String) = (method.as_str().chars().take(32).collect(), uri.path().chars().take(128).collect());
+    Problem::new(Code::MethodNotAllowed, format!("{method} is not a method of {path}; the Allow header lists them"))
+}

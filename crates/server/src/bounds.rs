@@ -1,0 +1,50 @@
+//! The limits of the HTTP API that nobody needs to set, each with its reason. Those that depend on the deployment are
+//! settings.
+
+use std::time::Duration;
+
+/// The request target's bytes: a policy and a key of 512 bytes, each byte percent-encoded, fit with room to spare.
+pub const TARGET_BYTES_MAX: usize = 8 * 1024;
+
+/// Longer ids are cut off by log systems; ids of all common tracing schemes fit.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// What a caller who names no deadline waits at the most, and what `Onceward-Timeout-Ms` may lower.
+pub const DEADLINE_MS_MAX: u64 = 2_000;
+
+/// A body that takes longer is a stalled client; the largest body arrives in this time at 100 kB/s.
+pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is read and dropped of a body over its limit, so that the client, still sending, gets to see the 413.
+pub const BODY_DISCARD_BYTES_MAX: usize = 8 << 20;
+pub const BODY_DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A TLS handshake takes two round trips and some milliseconds; who needs longer holds a connection for nothing.
+pub const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// hyper's own bounds of a request head, beyond the ones that are settings: only past these is a request refused
+/// without a problem body.
+pub const HEAD_BYTES_HARD_MAX: usize = 128 * 1024;
+pub const HEADERS_HARD_MAX: usize = 512;
+
+/// The body of a call on limits: 16 checks whose keys are 512 bytes, each written as a six-byte escape, take 52 KiB.
+pub const LIMITS_BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// Invalid fields that one answer lists; more say nothing new.
+pub const FIELD_ERRORS_MAX: usize = 16;
+
+/// Wrong tokens that one address may present at once before it is refused unheard, and the time in which it earns
+/// another try: a service restarted with an old secret stays below it for a while, guessing gets nowhere.
+pub const AUTH_FAILURES_BURST: u32 = 64;
+pub const AUTH_FAILURE_EARNED_EVERY: Duration = Duration::from_secs(1);
+/// Addresses whose failures are remembered (about 100 bytes each).
+pub const AUTH_ADDRESSES_MAX: usize = 10_000;
+
+/// After the last connection should have been answered: two default deadlines.
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Clients turned away for overload come back after this.
+pub const OVERLOAD_RETRY_AFTER_MS: u64 = 1_000;
+
+/// What `onceward replace` waits for an answer: the deadline that the node itself keeps, and as much again.
+pub const REPLACE_TIMEOUT: Duration = Duration::from_secs(4);

@@ -1,0 +1,132 @@
+//! From settings to a node: the one place that knows both.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use onceward_consensus::Timing;
+use onceward_core::{
+    cluster::{NodeId, ShardId},
+    limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
+    seams::Entropy,
+    system::NodeReply,
+};
+use onceward_shard::{
+    CheckAnswer, CheckError, CheckRequest, ClusterStatus, Node, NodeConfig, NodeStats, OsEntropy, PeerConfig,
+    PolicyWrite, Readiness, SystemClock, Tuning,
+};
+use onceward_storage::StoreOptions;
+use onceward_transport::{Security, Tls};
+use tokio::time::Instant;
+
+use crate::{
+    service::{Served, Service},
+    settings::{PeerSecurity, PeerSettings, RaftSettings, Settings, StorageSettings},
+};
+
+/// What a node is started with. Errors name the setting.
+pub fn config(settings: &Settings, on_fatal: Arc<dyn Fn(String) + Send + Sync>) -> Result<NodeConfig, String> {
+    let peers = settings.nodes().into_iter().map(|node| {
+        (NodeId(node.id), PeerConfig { peer_address: node.peer_address, http_address: node.http_address })
+    });
+    Ok(NodeConfig {
+        node: NodeId(settings.node.id),
+        data_dir: settings.node.data_dir.clone(),
+        peer_listen: settings.peers.listen,
+        peers: peers.collect::<BTreeMap<_, _>>(),
+        security: security(&settings.peers)?,
+        store: store_options(&settings.storage),
+        tuning: tuning(&settings.raft),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+        on_fatal,
+    })
+}
+
+pub fn store_options(settings: &StorageSettings) -> StoreOptions {
+    StoreOptions {
+        block_cache_bytes: settings.block_cache_bytes as usize,
+        memtable_bytes: settings.memtable_bytes as usize,
+    }
+}
+
+fn tuning(settings: &RaftSettings) -> Tuning {
+    let ms = |ms: u32| Duration::from_millis(u64::from(ms));
+    Tuning {
+        timing: Timing {
+            heartbeat: ms(settings.heartbeat_ms),
+            election_min: ms(settings.election_min_ms),
+            election_max: ms(settings.election_max_ms),
+            ..Timing::default()
+        },
+        snapshot_every_entries: settings.snapshot_entries,
+        snapshot_every_bytes: settings.snapshot_bytes,
+        ..Tuning::default()
+    }
+}
+
+fn security(settings: &PeerSettings) -> Result<Security, String> {
+    match settings.security {
+        PeerSecurity::Hmac => {
+            let secret = match &settings.secret {
+                Some(secret) => secret.reveal().as_bytes().to_vec(),
+                // Only a node without peers may go without: nobody is to know its secret.
+                None => OsEntropy.nonce().to_le_bytes().to_vec(),
+            };
+            Ok(Security::Hmac { secret })
+        }
+        PeerSecurity::Mtls => {
+            let file = |name: &str, path: &Option<std::path::PathBuf>| {
+                let path: &Path = path.as_deref().expect("checked settings have all three files with mtls");
+                fs::read(path).map_err(|error| format!("peers.{name}: {}: {error}", path.display()))
+            };
+            let (cert, key, ca) = (file("cert", &settings.cert)?, file("key", &settings.key)?, file("ca", &settings.ca)?);
+            Tls::from_pem(&cert, &key, &ca).map(Security::Mtls).map_err(|error| format!("peers: {error}"))
+        }
+    }
+}
+
+impl Service for Node {
+    fn check(&self, request: CheckRequest) -> BoxFuture<'_, Result<CheckAnswer, CheckError>> {
+        Box::pin(self.check(request))
+    }
+
+    fn refund(&self, command: RefundCommand, deadline: Instant) -> Served<'_, RefundReply> {
+        Box::pin(self.refund(command, deadline))
+    }
+
+    fn reset(&self, command: ResetCommand, deadline: Instant) -> Served<'_, ResetReply> {
+        Box::pin(self.reset(command, deadline))
+    }
+
+    fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite> {
+        Box::pin(self.put_policy(name, spec, deadline))
+    }
+
+    fn delete_policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Vec<ShardId>>> {
+        Box::pin(self.delete_policy(name, deadline))
+    }
+
+    fn policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Policy>> {
+        Box::pin(async move { self.policy(name.as_str(), deadline).await })
+    }
+
+    fn policies(&self, deadline: Instant) -> Served<'_, Vec<Policy>> {
+        Box::pin(self.policies(deadline))
+    }
+
+    fn cluster(&self, state_hash: bool) -> BoxFuture<'_, ClusterStatus> {
+        Box::pin(self.cluster(state_hash))
+    }
+
+    fn replace(&self, node: NodeId, deadline: Instant) -> Served<'_, NodeReply> {
+        Box::pin(self.replace(node, deadline))
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.readiness()
+    }
+
+    fn stats(&self) -> NodeStats {
+        self.stats()
+    }
+}

@@ -1,0 +1,32 @@
+//! What the API calls: the node, as a trait, so that the API is tested in-process over a service that answers by
+//! script. The methods are the node's, one to one; nothing is decided here.
+
+use futures::future::BoxFuture;
+use onceward_core::{
+    cluster::{NodeId, ShardId},
+    limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
+    system::NodeReply,
+};
+use tokio::time::Instant;
+
+use onceward_shard::{
+    CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, PolicyWrite, Readiness, ServiceError,
+};
+
+/// The result of a call that may have been refused, or lost.
+pub type Served<'a, T> = BoxFuture<'a, Result<T, ServiceError>>;
+
+pub trait Service: Send + Sync + 'static {
+    fn check(&self, request: CheckRequest) -> BoxFuture<'_, Result<CheckAnswer, CheckError>>;
+    fn refund(&self, command: RefundCommand, deadline: Instant) -> Served<'_, RefundReply>;
+    fn reset(&self, command: ResetCommand, deadline: Instant) -> Served<'_, ResetReply>;
+    fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite>;
+    /// `None`: there is no such policy; otherwise the shards that don't know of the deletion yet.
+    fn delete_policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Vec<ShardId>>>;
+    fn policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Policy>>;
+    fn policies(&self, deadline: Instant) -> Served<'_, Vec<Policy>>;
+    fn cluster(&self, state_hash: bool) -> BoxFuture<'_, ClusterStatus>;
+    fn replace(&self, node: NodeId, deadline: Instant) -> Served<'_, NodeReply>;
+    fn readiness(&self) -> Readiness;
+    fn stats(&self) -> NodeStats;
+}

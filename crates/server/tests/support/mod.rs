@@ -1,0 +1,300 @@
+//! A service that answers by script, and the API over it, called in-process.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex},
+};
+
+use axum::{body::Body, http::Request, response::Response};
+use bytes::Bytes;
+use futures::future::{BoxFuture, ready};
+use http_body_util::{BodyExt, Full};
+use onceward_core::{
+    cluster::{Generation, NodeEntry, NodeId, ShardId},
+    limits::{
+        Decision, ItemResult, Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply,
+    },
+    system::{NodeRecord, NodeReply, ReplaceState},
+};
+use onceward_server::{
+    api::App,
+    http::Edge,
+    service::{Served, Service},
+    settings::Settings,
+};
+use onceward_shard::{
+    CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, NodeStatus, PolicyWrite, Readiness, ServiceError,
+    ShardStatus, StateHashStatus,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// What the service answers next, and what it was last asked.
+pub struct Script {
+    pub check: Result<CheckAnswer, CheckError>,
+    pub refund: Result<RefundReply, ServiceError>,
+    pub reset: Result<ResetReply, ServiceError>,
+    pub created: bool,
+    pub pending_shards: Vec<ShardId>,
+    pub limit_reached: bool,
+    pub exists: bool,
+    pub policies: Result<(), ServiceError>,
+    pub ready: bool,
+    pub asked: Vec<String>,
+    pub patience_ms: u64,
+}
+
+#[derive(Clone)]
+pub struct Fake(Arc<Mutex<Script>>);
+
+impl Fake {
+    pub fn set(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.0.lock().unwrap());
+    }
+
+    pub fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap().asked)
+    }
+
+    pub fn patience_ms(&self) -> u64 {
+        self.0.lock().unwrap().patience_ms
+    }
+
+    fn call<T>(&self, what: String, deadline: Instant, answer: impl FnOnce(&Script) -> T) -> BoxFuture<'static, T>
+    where
+        T: Send + 'static,
+    {
+        let mut script = self.0.lock().unwrap();
+        script.asked.push(what);
+        script.patience_ms = deadline.saturating_duration_since(Instant::now()).as_millis() as u64;
+        Box::pin(ready(answer(&script)))
+    }
+}
+
+impl Service for Fake {
+    fn check(&self, request: CheckRequest) -> BoxFuture<'_, Result<CheckAnswer, CheckError>> {
+        let what = format!("check {:?} {:?} {:?}", request.mode, request.items, request.request_id);
+        self.call(what, request.deadline, |script| script.check.clone())
+    }
+
+    fn refund(&self, command: RefundCommand, deadline: Instant) -> Served<'_, RefundReply> {
+        self.call(format!("{command:?}"), deadline, |script| script.refund.clone())
+    }
+
+    fn reset(&self, command: ResetCommand, deadline: Instant) -> Served<'_, ResetReply> {
+        self.call(format!("{command:?}"), deadline, |script| script.reset.clone())
+    }
+
+    fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite> {
+        self.call(format!("put {name}"), deadline, |script| {
+            script.policies.clone()?;
+            Ok(match script.limit_reached {
+                true => PolicyWrite::LimitReached { what: "policies".to_owned(), max: 10_000 },
+                false => PolicyWrite::Stored {
+                    policy: Policy { name, revision: 7, created_revision: 7, spec },
+                    created: script.created,
+                    pending_shards: script.pending_shards.clone(),
+                },
+            })
+        })
+    }
+
+    fn delete_policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Vec<ShardId>>> {
+        self.call(format!("delete {name}"), deadline, |script| {
+            script.policies.clone()?;
+            Ok(script.exists.then(|| script.pending_shards.clone()))
+        })
+    }
+
+    fn policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Policy>> {
+        self.call(format!("get {name}"), deadline, |script| {
+            script.policies.clone()?;
+            Ok(script.exists.then(|| policy(name.as_str())))
+        })
+    }
+
+    fn policies(&self, deadline: Instant) -> Served<'_, Vec<Policy>> {
+        self.call("list".to_owned(), deadline, |script| {
+            script.policies.clone()?;
+            Ok(vec![policy("a"), policy("b")])
+        })
+    }
+
+    fn cluster(&self, state_hash: bool) -> BoxFuture<'_, ClusterStatus> {
+        Box::pin(ready(ClusterStatus {
+            cluster_id: Some(0xabc),
+            node: NodeId(1),
+            nodes: vec![NodeStatus {
+                id: NodeId(1),
+                http_address: "127.0.0.1:4001".to_owned(),
+                peer_address: "127.0.0.1:4101".to_owned(),
+                reachable: true,
+                wall_clock_offset_ms: Some(0),
+            }],
+            shards: vec![ShardStatus {
+                id: ShardId(0),
+                leader: Some(NodeId(1)),
+                term: Some(3),
+                last_log_index: Some(10),
+                applied_index: Some(9),
+                members: vec![NodeId(1)],
+                state_hash: state_hash.then(|| StateHashStatus { applied_index: 9, hash: "00ff".to_owned() }),
+            }],
+        }))
+    }
+
+    fn replace(&self, node: NodeId, deadline: Instant) -> Served<'_, NodeReply> {
+        self.call(format!("replace {node}"), deadline, |script| {
+            script.policies.clone()?;
+            let entry = NodeEntry {
+                id: node,
+                generation: Generation(2),
+                incarnation: 1,
+                http_address: String::new(),
+                peer_address: String::new(),
+            };
+            let record = NodeRecord { entry, replace: ReplaceState::Awaited };
+            Ok(if script.exists { NodeReply::Recorded(record) } else { NodeReply::NotFound })
+        })
+    }
+
+    fn readiness(&self) -> Readiness {
+        let ready = self.0.lock().unwrap().ready;
+        let waiting_shards = if ready { Vec::new() } else { vec![ShardId(2)] };
+        Readiness { ready, detail: "as the script says".to_owned(), waiting_shards }
+    }
+
+    fn stats(&self) -> NodeStats {
+        NodeStats::default()
+    }
+}
+
+pub fn policy(name: &str) -> Policy {
+    let body = br#"{"rate": "2/s", "burst": 20, "exempt": ["health", "internal-*"],
+        "overrides": {"vip": {"rate": "5000/15min"}, "bad": "deny"}}"#;
+    let spec = onceward_server::api::policies::parse(body).unwrap();
+    Policy { name: PolicyName::parse(name).unwrap(), revision: 7, created_revision: 3, spec }
+}
+
+/// A bucket of 20 at 2/s after one check.
+pub fn allowed() -> ItemResult {
+    ItemResult {
+        allowed: true,
+        exempt: false,
+        limit: 20,
+        remaining: 19,
+        retry_after_us: Some(0),
+        reset_after_us: 500_000,
+        window_us: 10_000_000,
+    }
+}
+
+/// The same, empty.
+pub fn denied() -> ItemResult {
+    ItemResult {
+        allowed: false,
+        remaining: 0,
+        retry_after_us: Some(1_234_001),
+        reset_after_us: 9_000_001,
+        ..allowed()
+    }
+}
+
+pub fn answer(results: Vec<ItemResult>) -> CheckAnswer {
+    let degraded = vec![None; results.len()];
+    CheckAnswer { decision: Decision { allowed: results.iter().all(|result| result.allowed), results }, degraded }
+}
+
+/// The API over a fake service.
+pub struct Api {
+    pub edge: Edge,
+    pub fake: Fake,
+}
+
+pub fn api() -> Api {
+    api_with(&Settings::default())
+}
+
+pub fn api_with(settings: &Settings) -> Api {
+    let fake = Fake(Arc::new(Mutex::new(Script {
+        check: Ok(answer(vec![allowed()])),
+        refund: Ok(RefundReply::Refunded { credited: 1, limit: 20, remaining: 20 }),
+        reset: Ok(ResetReply::Done),
+        created: true,
+        pending_shards: Vec::new(),
+        limit_reached: false,
+        exists: true,
+        policies: Ok(()),
+        ready: true,
+        asked: Vec::new(),
+        patience_ms: 0,
+    })));
+    let app = App::new(settings, Arc::new(fake.clone()));
+    Api { edge: Edge::new(app), fake }
+}
+
+/// An answer, read whole.
+pub struct Answer {
+    pub status: u16,
+    pub headers: axum::http::HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
+    }
+
+    pub fn code(&self) -> String {
+        self.json()["code"].as_str().unwrap_or_else(|| panic!("no code in {:?}", self.body)).to_owned()
+    }
+
+    pub fn detail(&self) -> String {
+        self.json()["detail"].as_str().unwrap_or_else(|| panic!("no detail in {:?}", self.body)).to_owned()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// That this is a problem as the contract wants it.
+    #[track_caller]
+    pub fn assert_problem(&self, status: u16, code: &str) {
+        assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.detail());
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        let body = self.json();
+        assert_eq!(body["status"], status);
+        assert!(body["type"].is_string() && body["title"].is_string(), "{body}");
+    }
+}
+
+impl Api {
+    pub async fn send(&self, request: Request<impl Into<Bytes>>) -> Answer {
+        let request = request.map(|body| Full::new(body.into()));
+        read(self.edge.answer(CLIENT, request).await).await
+    }
+
+    /// With a JSON content type, where there is a body.
+    pub async fn call(&self, method: &str, target: &str, body: impl Into<Bytes>) -> Answer {
+        let body = body.into();
+        let mut request = Request::builder().method(method).uri(target);
+        if !body.is_empty() {
+            request = request.header("content-type", "application/json");
+        }
+        self.send(request.body(body).unwrap()).await
+    }
+
+    pub async fn check(&self, body: &str) -> Answer {
+        self.call("POST", "/v1/limits/check", body.to_owned()).await
+    }
+}
+
+async fn read(response: Response<Body>) -> Answer {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+}
