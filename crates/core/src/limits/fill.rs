@@ -328,7 +328,7 @@ impl Tokens {
                 let wait_us = u64::try_from((wanted - level).div_ceil(amount)).unwrap_or(u64::MAX);
                 let reached = now.plus_us(wait_us);
                 if lapse.is_none_or(|(ends_at, _)| reached <= ends_at) {
-                    return Some(reached.since_us(at));
+                    return Some(now.since_us(at).saturating_add(wait_us));
                 }
             }
             let (ends_at, spent) = lapse?;

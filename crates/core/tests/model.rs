@@ -1,0 +1,597 @@
+//! The limiter against an exact model: rationals, every change applied at once, every admission remembered.
+//!
+//! The model shares no arithmetic with the crate. After every step both must agree to the token; what was admitted must
+//! obey G1 on every interval; and waiting `retry_after` must admit where asking 1 µs earlier doesn't.
+
+mod kit;
+
+use kit::{Shard, denying, sliding_window, token_bucket};
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use onceward_core::limits::*;
+use proptest::prelude::*;
+
+type Rational = BigRational;
+
+fn rational(n: impl Into<BigInt>) -> Rational {
+    Rational::from_integer(n.into())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Limit {
+    sliding: bool,
+    amount: u64,
+    window: u64,
+    burst: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Measure {
+    Level(Rational),
+    /// Sub-window and what was taken in it.
+    Taken(Vec<(u128, u64)>),
+}
+
+#[derive(Debug, Clone)]
+struct ModelGrant {
+    slot: usize,
+    cost: u64,
+    epoch: u64,
+    /// Policies that had come before.
+    era: u64,
+    ends_at: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Model {
+    now: u64,
+    /// In force, or before the denial in force.
+    limit: Limit,
+    denied: bool,
+    /// At capacity when the denial came.
+    full: bool,
+    measure: Measure,
+    grants: Vec<ModelGrant>,
+    epoch: u64,
+    era: u64,
+    lapsed: Vec<ModelGrant>,
+}
+
+fn sub_window(window: u64, at: u64) -> u128 {
+    u128::from(at) * 16 / u128::from(window)
+}
+
+impl Model {
+    fn new(limit: Limit, now: u64) -> Model {
+        let measure = Model::brim(limit, 0);
+        Model { now, limit, denied: false, full: true, measure, grants: vec![], epoch: 0, era: 0, lapsed: vec![] }
+    }
+
+    fn brim(limit: Limit, outstanding: u64) -> Measure {
+        match limit.sliding {
+            true => Measure::Taken(vec![]),
+            false => Measure::Level(rational(limit.burst.saturating_sub(outstanding))),
+        }
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.grants.iter().map(|grant| grant.cost).sum()
+    }
+
+    fn taken(&self) -> u64 {
+        let Measure::Taken(taken) = &self.measure else { return 0 };
+        let now = sub_window(self.limit.window, self.now);
+        taken.iter().filter(|(index, _)| index + 16 >= now).map(|(_, tokens)| tokens).sum()
+    }
+
+    fn count(&mut self, tokens: u64) {
+        let index = sub_window(self.limit.window, self.now);
+        if let Measure::Taken(taken) = &mut self.measure {
+            taken.push((index, tokens));
+        }
+    }
+
+    fn left(&self) -> u64 {
+        match &self.measure {
+            Measure::Level(level) => u64::try_from(level.floor().to_integer()).unwrap(),
+            Measure::Taken(_) => self.limit.burst.saturating_sub(self.taken() + self.outstanding()),
+        }
+    }
+
+    fn cut(&mut self) {
+        let brim = rational(self.limit.burst.saturating_sub(self.outstanding()));
+        if let Measure::Level(level) = &mut self.measure
+            && *level > brim
+        {
+            *level = brim;
+        }
+    }
+
+    fn advance(&mut self, to: u64) {
+        loop {
+            let next = self.grants.iter().map(|grant| grant.ends_at).min().map_or(to, |end| end.min(to));
+            let rate = Rational::new(self.limit.amount.into(), self.limit.window.into());
+            if let Measure::Level(level) = &mut self.measure
+                && !self.denied
+            {
+                *level += rate * rational(next - self.now);
+                self.cut();
+            }
+            self.now = next;
+            let (ended, live) = self.grants.drain(..).partition(|grant: &ModelGrant| grant.ends_at <= next);
+            self.grants = live;
+            for grant in &ended {
+                self.count(grant.cost);
+            }
+            self.lapsed.extend(ended);
+            if next == to {
+                return;
+            }
+        }
+    }
+
+    fn change(&mut self, to: Option<Limit>) {
+        self.era += 1;
+        if !self.denied {
+            self.full = self.grants.is_empty()
+                && match &self.measure {
+                    Measure::Level(level) => *level == rational(self.limit.burst),
+                    Measure::Taken(_) => self.taken() == 0,
+                };
+        }
+        self.denied = to.is_none();
+        let Some(to) = to else { return };
+        if self.full {
+            self.measure = Model::brim(to, 0);
+            self.limit = to;
+            return;
+        }
+        let (left, taken, outstanding) = (self.left(), self.taken(), self.outstanding());
+        let owed = to.burst.saturating_sub(left).saturating_sub(outstanding);
+        let old_window = self.limit.window;
+        self.limit = to;
+        match (&mut self.measure, to.sliding) {
+            (Measure::Level(level), false) if old_window == to.window => *level = level.clone(),
+            // A level is kept in whole steps of 1 µs: the one rounding there is.
+            (Measure::Level(level), false) => {
+                let window = rational(to.window);
+                *level = (level.clone() * &window).floor() / window;
+            }
+            (measure @ Measure::Taken(_), false) => *measure = Measure::Level(rational(left)),
+            (Measure::Taken(_), true) if old_window == to.window => self.count(owed.saturating_sub(taken)),
+            (measure, true) => {
+                *measure = Measure::Taken(vec![]);
+                self.count(owed.max(taken));
+            }
+        }
+        self.cut();
+    }
+
+    fn take(&mut self, cost: u64) {
+        self.full = false;
+        match &mut self.measure {
+            Measure::Level(level) => *level -= rational(cost),
+            Measure::Taken(_) => self.count(cost),
+        }
+    }
+
+    fn hold(&mut self, slot: usize, cost: u64, ends_at: u64) {
+        self.full = false;
+        if let Measure::Level(level) = &mut self.measure {
+            *level -= rational(cost);
+        }
+        self.grants.push(ModelGrant { slot, cost, epoch: self.epoch, era: self.era, ends_at });
+    }
+
+    fn settle(&mut self, slot: usize, spent: bool) -> Option<ModelGrant> {
+        let at = self.grants.iter().position(|grant| grant.slot == slot)?;
+        let grant = self.grants.remove(at);
+        if spent {
+            self.count(grant.cost);
+        } else if grant.epoch == self.epoch {
+            if let Measure::Level(level) = &mut self.measure {
+                *level += rational(grant.cost);
+            }
+            if !self.denied {
+                self.cut();
+            }
+        }
+        Some(grant)
+    }
+
+    fn reset(&mut self, base: Limit) {
+        self.epoch += 1;
+        self.full = self.grants.is_empty();
+        if self.denied && !self.full {
+            self.limit = base;
+        }
+        self.measure = Model::brim(self.limit, self.outstanding());
+    }
+
+    fn refund(&mut self, epoch: u64, taken_at: u64, cost: u64) -> u64 {
+        if epoch != self.epoch || self.denied {
+            return 0;
+        }
+        let brim = rational(self.limit.burst.saturating_sub(self.outstanding()));
+        let (now, oldest) = (sub_window(self.limit.window, self.now), sub_window(self.limit.window, taken_at));
+        match &mut self.measure {
+            Measure::Level(level) => {
+                let room = u64::try_from((&brim - &*level).floor().to_integer()).unwrap_or(0);
+                let credited = cost.min(room);
+                *level += rational(credited);
+                credited
+            }
+            Measure::Taken(_) if oldest + 16 < now => 0,
+            Measure::Taken(taken) => {
+                let mut left = cost;
+                for (_, tokens) in taken.iter_mut().filter(|(index, _)| *index >= oldest) {
+                    let back = left.min(*tokens);
+                    *tokens -= back;
+                    left -= back;
+                }
+                cost - left
+            }
+        }
+    }
+}
+
+/// What was admitted (positive) and credited (negative) under one policy and epoch, by time.
+#[derive(Debug, Default)]
+struct Ledger(Vec<(u64, i128)>);
+
+impl Ledger {
+    fn add(&mut self, at: u64, tokens: i128) {
+        self.0.push((at, tokens));
+    }
+
+    /// G1 over every interval that begins and ends with an admission; then the ledger begins anew.
+    fn close(&mut self, limit: Limit) {
+        let events = std::mem::take(&mut self.0);
+        for first in 0..events.len() {
+            let mut sum = 0;
+            for &(at, tokens) in &events[first..] {
+                let passed = at - events[first].0;
+                sum += tokens;
+                if limit.sliding && passed >= limit.window {
+                    break;
+                }
+                let refilled = if limit.sliding { 0 } else { u128::from(limit.amount) * u128::from(passed) };
+                let allowed = rational(limit.burst) + Rational::new(refilled.into(), limit.window.into());
+                assert!(rational(sum) <= allowed, "{sum} admitted within {passed} µs of {limit:?}: {events:?}");
+            }
+        }
+    }
+}
+
+fn policies() -> Vec<(PolicySpec, Option<Limit>)> {
+    const S: u64 = 1_000_000;
+    const YEAR: u64 = 365 * 86_400 * S;
+    let token = |rate: &str, amount, window, burst| {
+        (token_bucket(rate, burst), Some(Limit { sliding: false, amount, window, burst }))
+    };
+    let sliding = |rate: &str, amount, window| {
+        (sliding_window(rate), Some(Limit { sliding: true, amount, window, burst: amount }))
+    };
+    let mut overridden = token_bucket("1000/s", 1_000);
+    overridden.overrides.insert("k".into(), Override::Limit { rate: "3/7s".parse().unwrap(), burst: 4 });
+    vec![
+        token("2/s", 2, S, 20),
+        token("3/7s", 3, 7 * S, 5),
+        token("1/365d", 1, YEAR, 2),
+        token("1/365d", 1, YEAR, 1_000_000_000_000),
+        token("1000000000/s", 1_000_000_000, S, 1_000_000_000_000),
+        token("1000000/ms", 1_000_000, 1_000, 1),
+        token("5000/15min", 5_000, 900 * S, 10),
+        sliding("10/s", 10, S),
+        sliding("25/s", 25, S),
+        sliding("7/3ms", 7, 3_000),
+        sliding("10/min", 10, 60 * S),
+        sliding("100/365d", 100, YEAR),
+        sliding("1000000000000/h", 1_000_000_000_000, 3_600 * S),
+        (overridden, Some(Limit { sliding: false, amount: 3, window: 7 * S, burst: 4 })),
+        (denying(token_bucket("2/s", 20), "k"), None),
+        (denying(sliding_window("10/s"), "k"), None),
+    ]
+}
+
+/// What the limits of a denied key's policy are for others.
+fn base_of(policy: usize) -> Limit {
+    match policies()[policy] {
+        (_, Some(limit)) => limit,
+        (ref spec, None) => Limit {
+            sliding: spec.algorithm == Algorithm::SlidingWindow,
+            amount: spec.rate.amount,
+            window: spec.rate.window_us(),
+            burst: spec.burst,
+        },
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Pass(u64),
+    /// Parts per thousand of the capacity, at least 1 token.
+    Check(u64),
+    CheckWithId(usize, u64),
+    Hold {
+        slot: usize,
+        cost: u64,
+        lease: u64,
+    },
+    Settle {
+        slot: usize,
+        spent: bool,
+    },
+    Refund(usize, u64),
+    Reset,
+    Policy(usize),
+    Expire,
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pass = prop_oneof![
+        0_u64..3,
+        0_u64..3_000,
+        0_u64..3_000_000,
+        0_u64..100_000_000,
+        0_u64..100_000_000_000_000,
+        Just(u64::MAX / 64),
+    ];
+    let cost = || prop_oneof![Just(0_u64), 0_u64..300, 0_u64..=1_000];
+    let lease = prop_oneof![0_u64..5_000, 0_u64..5_000_000];
+    let step = prop_oneof![
+        6 => pass.prop_map(Step::Pass),
+        8 => cost().prop_map(Step::Check),
+        3 => (0_usize..3, cost()).prop_map(|(id, cost)| Step::CheckWithId(id, cost)),
+        3 => (0_usize..4, cost(), lease).prop_map(|(slot, cost, lease)| Step::Hold { slot, cost, lease }),
+        3 => (0_usize..4, any::<bool>()).prop_map(|(slot, spent)| Step::Settle { slot, spent }),
+        2 => (0_usize..3, cost()).prop_map(|(id, cost)| Step::Refund(id, cost)),
+        1 => Just(Step::Reset),
+        2 => (0..policies().len()).prop_map(Step::Policy),
+        1 => Just(Step::Expire),
+        1 => Just(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Admitted {
+    cost: u64,
+    at: u64,
+    epoch: u64,
+    refunded: Option<u64>,
+}
+
+/// Both sides of the comparison, and what was seen of them.
+struct Trial {
+    shard: Shard,
+    model: Model,
+    policy: usize,
+    /// Revisions that the bucket's row has yet to follow; beyond two the chain rounds against the caller.
+    unfollowed: usize,
+    admitted: [Option<Admitted>; 3],
+    /// Each hold counted when it was granted, and when it was spent: it may be spent at any time between.
+    early: Ledger,
+    late: Ledger,
+    holds: u128,
+    hold_of_slot: [u128; 4],
+}
+
+impl Trial {
+    fn new(policy: usize) -> Trial {
+        let mut shard = Shard::data();
+        shard.policy("api", policies()[policy].0.clone());
+        let mut model = Model::new(base_of(policy), shard.now);
+        model.denied = policies()[policy].1.is_none();
+        Trial {
+            shard,
+            model,
+            policy,
+            unfollowed: 0,
+            admitted: [None; 3],
+            early: Ledger::default(),
+            late: Ledger::default(),
+            holds: 0,
+            hold_of_slot: [0; 4],
+        }
+    }
+
+    fn tokens(&self, per_mille: u64) -> u64 {
+        let burst = base_of(self.policy).burst;
+        (u128::from(burst) * u128::from(per_mille) / 1_000).max(1) as u64
+    }
+
+    fn close_ledgers(&mut self) {
+        let limit = self.model.limit;
+        self.early.close(limit);
+        self.late.close(limit);
+    }
+
+    fn pass(&mut self, us: u64) {
+        self.shard.now = self.shard.now.saturating_add(us);
+        self.model.advance(self.shard.now);
+        for grant in std::mem::take(&mut self.model.lapsed) {
+            if grant.era == self.model.era {
+                self.late.add(grant.ends_at, i128::from(grant.cost));
+            }
+        }
+    }
+
+    fn expected(&self, cost: u64, allowed: bool) -> (bool, u64, u64) {
+        match self.model.denied {
+            true => (false, 0, 0),
+            false => {
+                (allowed, self.model.limit.burst, if allowed { self.model.left() - cost } else { self.model.left() })
+            }
+        }
+    }
+
+    fn check(&mut self, cost: u64, id: Option<usize>) {
+        let now = self.shard.now;
+        let remembered = id.and_then(|id| self.admitted[id]).filter(|admitted| now - admitted.at < 60_000_000);
+        let name = id.map(|id| id.to_string());
+        let reply = self.shard.check_as(Mode::Enforce, &[("api", "k", cost)], name.as_deref());
+        if let Some(admitted) = remembered {
+            match reply {
+                CheckReply::Decided(decision) => assert!(decision.allowed && admitted.cost == cost),
+                CheckReply::Refused(Refusal::RequestIdReused { admitted_cost, .. }) => {
+                    assert!(admitted.cost != cost && admitted_cost == admitted.cost);
+                }
+                other => panic!("{other:?}"),
+            }
+            return;
+        }
+        let CheckReply::Decided(mut decision) = reply else { panic!("{reply:?}") };
+        let result = decision.results.remove(0);
+        let allowed = !self.model.denied && cost <= self.model.left();
+        assert_eq!((result.allowed, result.limit, result.remaining), self.expected(cost, allowed));
+        if allowed {
+            self.model.take(cost);
+            self.unfollowed = 0;
+            self.early.add(now, i128::from(cost));
+            self.late.add(now, i128::from(cost));
+            if let Some(id) = id {
+                self.admitted[id] = Some(Admitted { cost, at: now, epoch: self.model.epoch, refunded: None });
+            }
+        }
+        self.waits_are_exact(cost, &result);
+    }
+
+    /// Waiting `retry_after` admits, 1 µs less doesn't; the same for `reset_after` and the whole capacity.
+    fn waits_are_exact(&self, cost: u64, result: &ItemResult) {
+        if self.model.denied {
+            assert_eq!((result.retry_after_us, result.reset_after_us), (None, 0));
+            return;
+        }
+        let limit = self.model.limit.burst;
+        let retry_us = result.retry_after_us.expect("only a denied key waits for ever");
+        if !result.allowed {
+            self.admits_first_after(cost, retry_us);
+        }
+        self.admits_first_after(limit, result.reset_after_us);
+    }
+
+    fn admits_first_after(&self, cost: u64, wait_us: u64) {
+        let mut later = self.shard.reopened();
+        let Some(then) = later.now.checked_add(wait_us) else { return };
+        if wait_us > 0 {
+            later.now = then - 1;
+            assert!(!later.peek(cost).allowed, "{cost} fit before {wait_us} µs had passed");
+        }
+        later.now = then;
+        assert!(later.peek(cost).allowed, "{cost} didn't fit after {wait_us} µs");
+    }
+
+    fn hold(&mut self, slot: usize, cost: u64, lease: u64) {
+        if self.model.grants.iter().any(|grant| grant.slot == slot) {
+            return;
+        }
+        self.holds += 1;
+        self.hold_of_slot[slot] = self.holds;
+        let HoldReply::Decided(mut decision) = self.shard.hold(self.holds, 7, &[("api", "k", cost)], lease) else {
+            panic!("not decided");
+        };
+        let result = decision.results.remove(0);
+        let allowed = !self.model.denied && cost <= self.model.left();
+        assert_eq!((result.allowed, result.limit, result.remaining), self.expected(cost, allowed));
+        if allowed {
+            self.model.hold(slot, cost, self.shard.now.saturating_add(lease));
+            self.unfollowed = 0;
+            self.early.add(self.shard.now, i128::from(cost));
+            self.pass(0);
+        }
+        self.waits_are_exact(cost, &result);
+    }
+
+    fn settle(&mut self, slot: usize, spent: bool) {
+        let reply = self.shard.settle(self.hold_of_slot[slot], 7, spent);
+        let epoch = self.model.epoch;
+        let grant = self.model.settle(slot, spent);
+        assert_eq!(reply.settled, grant.is_some());
+        let Some(grant) = grant else { return };
+        self.unfollowed = 0;
+        // What was granted under another policy was admitted by that one.
+        let counts = grant.era == self.model.era;
+        if counts && spent {
+            self.late.add(self.shard.now, i128::from(grant.cost));
+        } else if counts && grant.epoch == epoch {
+            self.early.add(self.shard.now, -i128::from(grant.cost));
+        }
+        if !spent && !self.model.denied {
+            assert_eq!(reply.results[0].remaining, self.model.left());
+        }
+    }
+
+    fn refund(&mut self, id: usize, cost: u64) {
+        let now = self.shard.now;
+        let reply = self.shard.refund(cost, &id.to_string());
+        let remembered = self.admitted[id].as_mut().filter(|admitted| now - admitted.at < 60_000_000);
+        let Some(admitted) = remembered else {
+            assert_eq!(reply, RefundReply::Forgotten);
+            return;
+        };
+        if admitted.refunded.is_some_and(|refunded| refunded != cost) || cost > admitted.cost {
+            assert_eq!(reply, RefundReply::CostMismatch { admitted_cost: admitted.cost });
+            return;
+        }
+        let RefundReply::Refunded { credited, .. } = reply else { panic!("{reply:?}") };
+        if admitted.refunded.is_none() {
+            admitted.refunded = Some(cost);
+            assert_eq!(credited, self.model.refund(admitted.epoch, admitted.at, cost));
+            if credited > 0 {
+                self.unfollowed = 0;
+            }
+            self.early.add(now, -i128::from(credited));
+            self.late.add(now, -i128::from(credited));
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Pass(us) => self.pass(us),
+            Step::Check(cost) => self.check(self.tokens(cost), None),
+            Step::CheckWithId(id, cost) => self.check(self.tokens(cost), Some(id)),
+            Step::Hold { slot, cost, lease } => self.hold(slot, self.tokens(cost), lease),
+            Step::Settle { slot, spent } => self.settle(slot, spent),
+            Step::Refund(id, cost) => self.refund(id, self.tokens(cost)),
+            Step::Reset => {
+                self.close_ledgers();
+                assert_eq!(self.shard.reset(), ResetReply::Done);
+                self.model.reset(base_of(self.policy));
+                self.unfollowed = 0;
+            }
+            Step::Policy(policy) if self.unfollowed < 2 => {
+                self.close_ledgers();
+                let (spec, limit) = policies().swap_remove(policy);
+                self.shard.policy("api", spec);
+                self.model.change(limit);
+                self.policy = policy;
+                self.unfollowed += 1;
+            }
+            Step::Policy(_) => {}
+            Step::Expire => {
+                self.shard.expire();
+            }
+            Step::Reopen => self.shard = self.shard.reopened(),
+        }
+    }
+}
+
+proptest! {
+    // Milliseconds for each thousand; `PROPTEST_CASES` asks for more.
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.max(4_000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_limiter_is_its_exact_model(policy in 0..policies().len(), steps in steps()) {
+        let mut trial = Trial::new(policy);
+        for step in &steps {
+            trial.step(step);
+        }
+        trial.close_ledgers();
+    }
+}

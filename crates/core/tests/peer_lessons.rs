@@ -1,0 +1,184 @@
+//! Faults seen in systems that do this job, each as a test of its own. The law behind most of them, G1 on every
+//! interval, is the property test in `model.rs`.
+
+mod kit;
+
+use kit::{Shard, sliding_window, token_bucket};
+use onceward_core::limits::*;
+
+const SECOND_US: u64 = 1_000_000;
+
+#[test]
+fn a_bucket_that_emptied_does_not_admit_most_of_another_burst_shortly_after() {
+    let mut shard = Shard::with("2/s", 20);
+    assert!(shard.check(20).allowed);
+    let mut admitted = 0;
+    for _ in 0..1_000 {
+        shard.now += 1_000;
+        admitted += u64::from(shard.check(1).allowed);
+    }
+    assert_eq!(admitted, 2, "one second at 2/s");
+}
+
+#[test]
+fn reset_after_a_single_hit_is_the_time_of_one_token() {
+    let mut shard = Shard::with("1/s", 10);
+    assert_eq!(shard.check(1).reset_after_us, SECOND_US);
+}
+
+#[test]
+fn waiting_retry_after_out_succeeds_and_one_microsecond_less_never_does() {
+    let mut shard = Shard::with("3/7s", 5);
+    shard.check(5);
+    let wait_us = shard.check(1).retry_after_us.expect("a wait");
+    assert_eq!(wait_us, 2_333_334, "7/3 s, rounded up");
+    shard.now += wait_us - 1;
+    assert!(!shard.check(1).allowed);
+    shard.now += 1;
+    assert!(shard.check(1).allowed);
+}
+
+#[test]
+fn the_longest_period_times_the_largest_burst_panics_nobody() {
+    let mut shard = Shard::with("1/365d", bounds::BURST_MAX);
+    assert!(shard.check(bounds::BURST_MAX).allowed);
+    let denied = shard.check(bounds::BURST_MAX);
+    assert_eq!(denied.retry_after_us, Some(u64::MAX), "longer than can be told");
+    shard.now = u64::MAX;
+    assert!(shard.check(1).allowed, "later calls work");
+    assert!("9223372036854775807/365d".parse::<Rate>().is_err());
+}
+
+#[test]
+fn more_than_a_thousand_a_second_is_no_zero_rate() {
+    let mut shard = Shard::with("1000000000/s", 1_000);
+    shard.check(1_000);
+    shard.now += 1;
+    assert_eq!(shard.peek(0).remaining, 1_000, "1000 tokens a µs");
+}
+
+#[test]
+fn a_millisecond_interval_and_fifty_idle_days_wrap_nothing() {
+    let mut shard = Shard::with("1/ms", 3);
+    shard.check(3);
+    shard.now += 50 * 86_400 * SECOND_US;
+    assert_eq!(shard.check(3).remaining, 0);
+    assert!(!shard.check(1).allowed);
+}
+
+#[test]
+fn refunds_mint_no_tokens_above_the_capacity() {
+    let mut shard = Shard::with("1/s", 10);
+    shard.check_with_id(5, "a");
+    shard.now += 4 * SECOND_US;
+    let refunded = RefundReply::Refunded { credited: 1, limit: 10, remaining: 10 };
+    assert_eq!(shard.refund(5, "a"), refunded);
+    assert_eq!(shard.refund(5, "a"), refunded, "repeated, it answers alike and credits nothing");
+    assert!(shard.check(10).allowed);
+    assert!(!shard.check(1).allowed);
+}
+
+#[test]
+fn a_refund_gives_back_at_most_what_its_request_took() {
+    let mut shard = Shard::with("1/h", 10);
+    shard.check_with_id(2, "a");
+    shard.check(8);
+    assert_eq!(shard.refund(3, "a"), RefundReply::CostMismatch { admitted_cost: 2 });
+    assert_eq!(shard.refund(2, "b"), RefundReply::Forgotten);
+    assert_eq!(shard.refund(2, "a"), RefundReply::Refunded { credited: 2, limit: 10, remaining: 2 });
+}
+
+#[test]
+fn joined_names_do_not_share_a_counter() {
+    let mut shard = Shard::data();
+    for name in ["a", "a_b"] {
+        shard.policy(name, token_bucket("1/h", 1));
+    }
+    let longest = "k".repeat(bounds::KEY_BYTES_MAX);
+    for (policy, key) in [
+        ("a_b", "c"),
+        ("a", "b_c"),
+        ("a", "_b_c"),
+        ("a", "ü"),
+        ("a", "u\u{308}"),
+        ("a", "/:\0"),
+        ("a", longest.as_str()),
+    ] {
+        assert!(shard.checks(&[(policy, key, 1)]).allowed, "{policy} {key:?}");
+        assert!(!shard.checks(&[(policy, key, 1)]).allowed);
+    }
+}
+
+#[test]
+fn a_policy_changes_at_every_level_up_and_down() {
+    for left in 0..=10 {
+        for burst in [1, 5, 10, 20] {
+            for change in [token_bucket("1/h", burst), sliding_window(&format!("{burst}/h"))] {
+                let mut shard = Shard::with("1/h", 10);
+                if left < 10 {
+                    shard.check(10 - left);
+                }
+                shard.policy("api", change);
+                let expected = if left == 10 { burst } else { left.min(burst) };
+                let seen = shard.peek(0);
+                assert_eq!((seen.limit, seen.remaining), (burst, expected), "{left} of 10 to burst {burst}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_denied_request_burns_nothing() {
+    let mut shard = Shard::with("1/h", 5);
+    shard.check(3);
+    let before = shard.rows.clone();
+    let denied = shard.check(5);
+    assert_eq!((denied.allowed, denied.remaining), (false, 2));
+    assert_eq!(shard.rows, before);
+    assert!(shard.check(2).allowed);
+}
+
+#[test]
+fn a_denied_multi_check_burns_none_of_its_limits() {
+    let mut shard = Shard::with("1/h", 5);
+    shard.policy("ip", token_bucket("1/h", 1));
+    assert!(shard.checks(&[("ip", "x", 1)]).allowed);
+    let before = shard.rows.clone();
+    let decision = shard.checks(&[("api", "k", 2), ("ip", "x", 1)]);
+    assert!(!decision.allowed);
+    assert_eq!((decision.results[0].allowed, decision.results[0].remaining), (true, 5));
+    assert!(!decision.results[1].allowed);
+    assert_eq!(shard.rows, before);
+}
+
+#[test]
+fn live_buckets_are_never_evicted_by_a_spray_of_keys() {
+    let mut shard = Shard::with("1/h", 1);
+    shard.policy("burstless", token_bucket("1/ms", 1));
+    assert!(shard.check(1).allowed);
+    for key in 0..500 {
+        shard.now += 1_000;
+        shard.checks(&[("burstless", &key.to_string(), 1)]);
+    }
+    shard.now += 2 * 60 * SECOND_US;
+    assert_eq!(shard.expire(), 500, "the sprayed buckets are full and go");
+    assert!(!shard.check(1).allowed, "the live one stays");
+}
+
+#[test]
+fn a_new_machine_over_the_same_rows_does_not_begin_at_full() {
+    let mut shard = Shard::with("1/h", 10);
+    for _ in 0..10 {
+        assert!(shard.check(1).allowed);
+        shard = shard.reopened();
+    }
+    assert!(!shard.check(1).allowed);
+}
+
+#[test]
+fn there_are_only_units_of_fixed_length() {
+    for text in ["1/month", "1/y", "1/w", "1/mo", "1/M", "1/us", "1/ns"] {
+        assert!(text.parse::<Rate>().is_err(), "{text}");
+    }
+    assert_eq!("1/30d".parse::<Rate>().expect("a rate").window_us(), 30 * 86_400 * SECOND_US);
+}
