@@ -83,10 +83,15 @@ fn a_state_that_travels_as_a_snapshot_arrives_equal_on_every_store() {
         for target in disks::each() {
             let (theirs, _) = SnapshotDir::open(&dir.path().join("theirs"), SHARD).unwrap();
             let mut receiver = filled(&target.store, 10, b"at 10");
+            receiver.put(Table::State, Bytes::from_static(b"flushed"), Bytes::new());
+            receiver.flush().unwrap();
             receiver.put(Table::State, Bytes::from_static(b"not flushed"), Bytes::new());
             install(&mut receiver, &receive(&theirs, &sent)).unwrap();
             assert_eq!(receiver.applied(), Some(&b"at 3000"[..]));
             assert_eq!(receiver.dirty_rows(), 0);
+            for gone in [&b"flushed"[..], b"not flushed"] {
+                assert_eq!(receiver.get(Table::State, gone).unwrap(), None);
+            }
             assert_eq!(hash(&mut receiver), sent.hash(), "from {} to {}", source.name, target.name);
             let mut reopened = ShardState::open(Arc::clone(&target.store), SHARD).unwrap();
             assert_eq!(hash(&mut reopened), sent.hash());
