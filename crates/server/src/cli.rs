@@ -84,7 +84,8 @@ impl SettingsArgs {
             ("log.level", self.log_level),
             ("log.format", self.log_format),
         ];
-        let flags = flags.into_iter().filter_map(|(name, value)| Some(Override { name: name.to_owned(), value: value? }));
+        let flags =
+            flags.into_iter().filter_map(|(name, value)| Some(Override { name: name.to_owned(), value: value? }));
         let overrides = self.set.into_iter().chain(flags).collect();
         Sources::of_process(self.config, overrides)
     }
@@ -103,7 +104,9 @@ pub fn run() -> ExitCode {
             print!("{}", settings::effective(&settings));
             Ok(())
         }),
-        Command::Replace(args) => runtime().and_then(|runtime| runtime.block_on(replace::run(args)).map_err(Failure::Start)),
+        Command::Replace(args) => {
+            runtime().and_then(|runtime| runtime.block_on(replace::run(args)).map_err(Failure::Start))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -114,7 +117,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn with_settings(args: SettingsArgs, act: impl FnOnce(Sources, Settings) -> Result<(), Failure>) -> Result<(), Failure> {
+fn with_settings(
+    args: SettingsArgs,
+    act: impl FnOnce(Sources, Settings) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let sources = args.sources();
     match settings::load(&sources) {
         Ok(settings) => act(sources, settings),

@@ -1,5 +1,7 @@
 //! The log: to stderr, as text for people or JSON for machines.
 
+use std::io::{self, IsTerminal};
+
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -21,11 +23,13 @@ pub fn start(settings: &LogSettings) {
         _ => LevelFilter::WARN,
     };
     let filter = Targets::new().with_default(of_libraries).with_targets(
-        ["server", "shard", "consensus", "transport", "storage", "core"].map(|part| (format!("onceward_{part}"), level)),
+        ["server", "shard", "consensus", "transport", "storage", "core"]
+            .map(|part| (format!("onceward_{part}"), level)),
     );
     let registry = tracing_subscriber::registry().with(filter);
+    let colours = io::stderr().is_terminal();
     match settings.format {
-        LogFormat::Text => registry.with(fmt::layer().with_writer(std::io::stderr)).init(),
-        LogFormat::Json => registry.with(fmt::layer().json().with_writer(std::io::stderr)).init(),
+        LogFormat::Text => registry.with(fmt::layer().with_ansi(colours).with_writer(io::stderr)).init(),
+        LogFormat::Json => registry.with(fmt::layer().json().with_writer(io::stderr)).init(),
     }
 }

@@ -5,7 +5,10 @@ use std::{fmt, time::Duration};
 use axum::http::StatusCode;
 use onceward_shard::{CheckAnswer, NodeStats};
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text::{encode_eof, encode_registry}},
+    encoding::{
+        EncodeLabelSet, EncodeLabelValue, LabelValueEncoder,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
@@ -85,11 +88,23 @@ impl Default for Metrics {
         let checks = Family::<OutcomeLabels, Counter>::default();
         registry.register("checks", "Decisions on limits, by outcome", checks.clone());
         let degraded = Family::<DegradedLabels, Counter>::default();
-        registry.register("checks_degraded", "Items of checks that on_unavailable answered, by its answer", degraded.clone());
+        registry.register(
+            "checks_degraded",
+            "Items of checks that on_unavailable answered, by its answer",
+            degraded.clone(),
+        );
         let refused_in_flight = Counter::default();
-        registry.register("http_refused_in_flight", "Requests refused as too many were in flight", refused_in_flight.clone());
+        registry.register(
+            "http_refused_in_flight",
+            "Requests refused as too many were in flight",
+            refused_in_flight.clone(),
+        );
         let refused_connections = Counter::default();
-        registry.register("http_refused_connections", "Connections refused as too many were open", refused_connections.clone());
+        registry.register(
+            "http_refused_connections",
+            "Connections refused as too many were open",
+            refused_connections.clone(),
+        );
         Metrics { registry, requests, durations, checks, degraded, refused_in_flight, refused_connections }
     }
 }
@@ -97,7 +112,8 @@ impl Default for Metrics {
 impl Metrics {
     /// Counts an answered request; `operation` is what it was routed to.
     pub fn answered(&self, operation: Option<&Operation>, status: StatusCode, took: Duration) {
-        let (method, path) = operation.map_or((NO_OPERATION, NO_OPERATION), |operation| (operation.method, operation.path));
+        let (method, path) =
+            operation.map_or((NO_OPERATION, NO_OPERATION), |operation| (operation.method, operation.path));
         self.requests.get_or_create(&RequestLabels { method, path, class: Class(status.as_u16() / 100) }).inc();
         self.durations.get_or_create(&OperationLabels { method, path }).observe(took.as_secs_f64());
     }

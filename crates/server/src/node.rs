@@ -25,9 +25,10 @@ use crate::{
 
 /// What a node is started with. Errors name the setting.
 pub fn config(settings: &Settings, on_fatal: Arc<dyn Fn(String) + Send + Sync>) -> Result<NodeConfig, String> {
-    let peers = settings.nodes().into_iter().map(|node| {
-        (NodeId(node.id), PeerConfig { peer_address: node.peer_address, http_address: node.http_address })
-    });
+    let peers = settings
+        .nodes()
+        .into_iter()
+        .map(|node| (NodeId(node.id), PeerConfig { peer_address: node.peer_address, http_address: node.http_address }));
     Ok(NodeConfig {
         node: NodeId(settings.node.id),
         data_dir: settings.node.data_dir.clone(),
@@ -79,7 +80,8 @@ fn security(settings: &PeerSettings) -> Result<Security, String> {
                 let path: &Path = path.as_deref().expect("checked settings have all three files with mtls");
                 fs::read(path).map_err(|error| format!("peers.{name}: {}: {error}", path.display()))
             };
-            let (cert, key, ca) = (file("cert", &settings.cert)?, file("key", &settings.key)?, file("ca", &settings.ca)?);
+            let (cert, key, ca) =
+                (file("cert", &settings.cert)?, file("key", &settings.key)?, file("ca", &settings.ca)?);
             Tls::from_pem(&cert, &key, &ca).map(Security::Mtls).map_err(|error| format!("peers: {error}"))
         }
     }

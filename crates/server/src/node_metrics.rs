@@ -15,7 +15,11 @@ pub fn registry(stats: &NodeStats) -> Registry {
         ("commands_proposed", "Commands in those entries", stats.commands_proposed),
         ("commands_forwarded", "Commands sent on to another node", stats.commands_forwarded),
         ("commands_refused_overloaded", "Commands refused as a queue was full", stats.refused_overloaded),
-        ("raft_terms", "Sum of the terms of this node's replicas: grows by one with each change of a leader", stats.terms),
+        (
+            "raft_terms",
+            "Sum of the terms of this node's replicas: grows by one with each change of a leader",
+            stats.terms,
+        ),
         ("log_rounds", "Times that the log writer drained its queue", writer.rounds),
         ("log_fsyncs", "Rounds of the log writer that ended in an fsync", writer.syncs),
         ("log_writes", "Writes that shards submitted to the log writer", writer.writes),

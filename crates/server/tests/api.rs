@@ -1,5 +1,7 @@
 //! The contract of the HTTP API over a scripted service: statuses, bodies, headers.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,10 +43,7 @@ async fn an_allowed_check_is_200_with_results_and_headers() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let reset: u64 = answer.header("ratelimit-reset").unwrap().parse().unwrap();
     assert!((now..=now + 2).contains(&reset), "{reset} at {now}");
-    assert_eq!(
-        api.fake.asked(),
-        [r#"check Enforce [CheckItem { policy: "api", key: "key_123", cost: 1 }] None"#]
-    );
+    assert_eq!(api.fake.asked(), [r#"check Enforce [CheckItem { policy: "api", key: "key_123", cost: 1 }] None"#]);
     assert!((1_900..=2_000).contains(&api.fake.patience_ms()));
 }
 
@@ -93,7 +92,8 @@ async fn shadow_is_always_200_and_says_what_it_would_have_been() {
 async fn headers_tell_of_the_policy_nearest_to_its_limit_and_list_each_policy_once() {
     let api = api();
     let nearer = ItemResult { limit: 1_000, remaining: 100, ..allowed() };
-    let nearest = ItemResult { limit: 1_000_000_000_000, remaining: 1_000, window_us: 1, reset_after_us: u64::MAX, ..allowed() };
+    let nearest =
+        ItemResult { limit: 1_000_000_000_000, remaining: 1_000, window_us: 1, reset_after_us: u64::MAX, ..allowed() };
     api.fake.set(|script| script.check = Ok(answer(vec![allowed(), nearer, nearest])));
     let body = r#"{"checks": [{"policy": "a", "key": "1"}, {"policy": "a", "key": "2"}, {"policy": "b", "key": "3"}]}"#;
     let answer = api.check(body).await;
@@ -116,7 +116,10 @@ async fn degraded_answers_say_who_answered() {
     local.degraded = vec![Some(Degraded::Local), Some(Degraded::Allowed)];
     api.fake.set(|script| script.check = Ok(local));
     let body = api.check(TWO).await.json();
-    assert_eq!((&body["results"][0]["degraded"], &body["results"][1]["degraded"]), (&json!("local"), &json!("allowed")));
+    assert_eq!(
+        (&body["results"][0]["degraded"], &body["results"][1]["degraded"]),
+        (&json!("local"), &json!("allowed"))
+    );
 
     let mut refused = answer(vec![denied()]);
     refused.degraded = vec![Some(Degraded::Denied)];
@@ -164,7 +167,8 @@ async fn refused_checks_have_their_codes() {
 #[tokio::test]
 async fn a_definite_no_is_503_and_an_unknown_outcome_504_on_every_operation() {
     let api = api();
-    for (error, status, code) in [(unavailable(), 503, "unavailable"), (ServiceError::Unknown, 504, "outcome_unknown")] {
+    for (error, status, code) in [(unavailable(), 503, "unavailable"), (ServiceError::Unknown, 504, "outcome_unknown")]
+    {
         api.fake.set(|script| {
             script.check = Err(CheckError::Service(error.clone()));
             script.refund = Err(error.clone());
@@ -299,7 +303,11 @@ async fn every_answer_has_a_request_id_and_passes_the_trace_on() {
     for target in ["/livez", "/nowhere", "/v1/cluster?x", "/v1/policies/api"] {
         let request = Request::get(target).header("x-request-id", "req-7").header("traceparent", trace);
         let answer = api.send(request.body("").unwrap()).await;
-        assert_eq!((answer.header("x-request-id"), answer.header("traceparent")), (Some("req-7"), Some(trace)), "{target}");
+        assert_eq!(
+            (answer.header("x-request-id"), answer.header("traceparent")),
+            (Some("req-7"), Some(trace)),
+            "{target}"
+        );
         let answer = api.call("GET", target, "").await;
         assert_eq!(answer.header("x-request-id").map(str::len), Some(32), "{target}");
         assert_eq!(answer.header("traceparent"), None);
@@ -398,7 +406,8 @@ async fn openapi_describes_every_operation_and_no_other() {
         let described = &document["paths"][operation.path][operation.method.to_lowercase()];
         assert!(described["responses"].is_object(), "{} {}", operation.method, operation.path);
     }
-    let described: usize = document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
+    let described: usize =
+        document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
     assert_eq!(described, operations.len());
     assert_references_resolve(&document, &document);
 }

@@ -1,6 +1,8 @@
 //! Bad input: every field of every request wrong in every way is a 4xx with a code and a detail that helps, and
 //! reaches no service. Arbitrary bytes never make a 5xx or a panic.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use axum::http::{HeaderValue, Request};
@@ -24,10 +26,22 @@ const CHECKS: &[(&str, &[&str])] = &[
     (r#"{"checks": [1]}"#, &["checks[0] must be an object, not 1"]),
     (r#"{"checks": [["api", "k", 1]]}"#, &["checks[0] must be an object, not a list"]),
     (r#"{"checks": [{}]}"#, &["checks[0].policy is missing", "checks[0].key is missing"]),
-    (r#"{"checks": [{"policy": 1, "key": true, "cost": "1"}]}"#,
-        &["checks[0].policy must be", "not 1", "checks[0].key must be", "not true", "checks[0].cost must be", "not a string"]),
+    (
+        r#"{"checks": [{"policy": 1, "key": true, "cost": "1"}]}"#,
+        &[
+            "checks[0].policy must be",
+            "not 1",
+            "checks[0].key must be",
+            "not true",
+            "checks[0].cost must be",
+            "not a string",
+        ],
+    ),
     (r#"{"checks": [{"policy": "api", "key": "k", "cost": null}]}"#, &["checks[0].cost", "not null"]),
-    (r#"{"checks": [{"policy": "api", "key": "k", "cost": 0}]}"#, &["checks[0].cost", "from 1 to 1000000000000", "not 0"]),
+    (
+        r#"{"checks": [{"policy": "api", "key": "k", "cost": 0}]}"#,
+        &["checks[0].cost", "from 1 to 1000000000000", "not 0"],
+    ),
     (r#"{"checks": [{"policy": "api", "key": "k", "cost": -1}]}"#, &["checks[0].cost", "not -1"]),
     (r#"{"checks": [{"policy": "api", "key": "k", "cost": 1.5}]}"#, &["checks[0].cost", "not 1.5"]),
     (r#"{"checks": [{"policy": "api", "key": "k", "cost": 1000000000001}]}"#, &["checks[0].cost", "1000000000000"]),
@@ -59,8 +73,10 @@ const REFUNDS: &[(&str, &[&str])] = &[
     (r#"{"policy": "api", "key": "k", "cost": 1, "request_id": ""}"#, &["request_id must be", "1 to 64"]),
     (r#"{"policy": "api", "key": "", "cost": 1, "request_id": "r"}"#, &["key must be", "1 to 512"]),
     (r#"{"policy": "a b", "key": "k", "cost": 1, "request_id": "r"}"#, &["policy must be"]),
-    (r#"{"policy": [], "key": {}, "cost": "1", "request_id": null}"#,
-        &["policy must be", "key must be", "cost must be", "request_id must be"]),
+    (
+        r#"{"policy": [], "key": {}, "cost": "1", "request_id": null}"#,
+        &["policy must be", "key must be", "cost must be", "request_id must be"],
+    ),
     (r#"{"policy": "api", "key": "k", "cost": 1, "request_id": "r", "mode": "x"}"#, &["unknown field `mode`"]),
 ];
 
@@ -131,7 +147,8 @@ async fn invalid_fields_are_listed_by_their_paths() {
 #[tokio::test]
 async fn lengths_are_counted_in_bytes_and_the_longest_is_taken() {
     let api = api();
-    let check = |key: &str, id: &str| format!(r#"{{"checks": [{{"policy": "api", "key": "{key}"}}], "request_id": "{id}"}}"#);
+    let check =
+        |key: &str, id: &str| format!(r#"{{"checks": [{{"policy": "api", "key": "{key}"}}], "request_id": "{id}"}}"#);
     assert_eq!(api.check(&check(&"ä".repeat(256), &"i".repeat(64))).await.status, 200);
     api.check(&check(&"ä".repeat(257), "i")).await.assert_problem(400, "invalid_request");
     api.check(&check("k", &"i".repeat(65))).await.assert_problem(400, "invalid_request");
@@ -169,7 +186,8 @@ async fn deep_nesting_is_refused() {
 #[tokio::test]
 async fn bodies_that_are_not_utf8_or_too_large_are_refused() {
     let api = api();
-    let answer = api.call("POST", "/v1/limits/check", &b"{\"checks\": [{\"policy\": \"api\", \"key\": \"\xff\"}]}"[..]).await;
+    let answer =
+        api.call("POST", "/v1/limits/check", &b"{\"checks\": [{\"policy\": \"api\", \"key\": \"\xff\"}]}"[..]).await;
     answer.assert_problem(400, "invalid_request");
     assert!(answer.detail().contains("UTF-8"), "{}", answer.detail());
     let spaces = |count: usize| " ".repeat(count);
@@ -189,7 +207,9 @@ async fn the_content_type_must_be_json() {
     for value in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\""] {
         assert_eq!(api.send(with(value)).await.status, 200, "{value}");
     }
-    for value in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "application/jsonx", ""] {
+    for value in
+        ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "application/jsonx", ""]
+    {
         let answer = api.send(with(value)).await;
         answer.assert_problem(415, "invalid_request");
         assert!(answer.detail().contains("application/json"), "{}", answer.detail());
@@ -201,9 +221,21 @@ async fn the_content_type_must_be_json() {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_told() {
     let api = api();
-    for target in ["/", "/v1", "/v1/", "/v2/limits/check", "/v1/limits", "/v1/limits/api", "/v1/limits/check/", "/v1/policies/",
-        "/v1/limits/api/a/b", "/livez/", "//livez", "/v1/policies/api/x", "/%2e%2e/etc"]
-    {
+    for target in [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v2/limits/check",
+        "/v1/limits",
+        "/v1/limits/api",
+        "/v1/limits/check/",
+        "/v1/policies/",
+        "/v1/limits/api/a/b",
+        "/livez/",
+        "//livez",
+        "/v1/policies/api/x",
+        "/%2e%2e/etc",
+    ] {
         api.call("GET", target, "").await.assert_problem(404, "not_found");
     }
     for (method, target, allow) in [
@@ -223,7 +255,14 @@ async fn unknown_paths_and_methods_are_told() {
 #[tokio::test]
 async fn paths_that_cannot_be_decoded_are_refused() {
     let api = api();
-    for target in ["/v1/limits/api/%zz", "/v1/limits/api/%", "/v1/limits/api/a%4", "/v1/limits/api/%ff", "/v1/limits/A/k", "/v1/policies/%41"] {
+    for target in [
+        "/v1/limits/api/%zz",
+        "/v1/limits/api/%",
+        "/v1/limits/api/a%4",
+        "/v1/limits/api/%ff",
+        "/v1/limits/A/k",
+        "/v1/policies/%41",
+    ] {
         api.call("DELETE", target, "").await.assert_problem(400, "invalid_request");
     }
     let long = format!("/v1/limits/api/{}", "k".repeat(513));
@@ -249,7 +288,8 @@ async fn huge_heads_are_refused() {
 
 /// Text near enough to a body to get past the first checks, and bytes that are nowhere near.
 fn bodies() -> impl Strategy<Value = Vec<u8>> {
-    let seeds = prop::sample::select(CHECKS.iter().chain(REFUNDS).chain(POLICIES).map(|(body, _)| *body).collect::<Vec<_>>());
+    let seeds =
+        prop::sample::select(CHECKS.iter().chain(REFUNDS).chain(POLICIES).map(|(body, _)| *body).collect::<Vec<_>>());
     let mutated = (seeds, any::<prop::sample::Index>(), any::<u8>(), 0..4_usize).prop_map(|(body, at, byte, how)| {
         let mut body = body.as_bytes().to_vec();
         let at = at.index(body.len() + 1);

@@ -1,5 +1,7 @@
 //! Real connections: bounds on heads and connections, keep-alive and pipelining, TLS, and an orderly end.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use std::{fs, sync::Arc, time::Duration};
@@ -94,7 +96,11 @@ fn check(more_headers: &str) -> String {
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_on_one_connection() {
     let server = serve(|_| {}).await;
-    let requests = [check("x-request-id: one\r\n"), check("x-request-id: two\r\n"), check("x-request-id: three\r\nconnection: close\r\n")];
+    let requests = [
+        check("x-request-id: one\r\n"),
+        check("x-request-id: two\r\n"),
+        check("x-request-id: three\r\nconnection: close\r\n"),
+    ];
     let answers = server.exchange(requests.concat().as_bytes()).await;
     assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 3);
     let at = |id: &str| answers.find(&format!("x-request-id: {id}")).unwrap();
@@ -118,7 +124,9 @@ async fn a_chunked_body_is_read_and_one_over_its_bound_is_413_though_the_client_
 #[tokio::test]
 async fn what_is_not_http_is_a_4xx_and_harms_nobody() {
     let server = serve(|_| {}).await;
-    let huge = |size: usize| format!("GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-big: {}\r\n\r\n", "a".repeat(size));
+    let huge = |size: usize| {
+        format!("GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-big: {}\r\n\r\n", "a".repeat(size))
+    };
     for (bytes, statuses) in [
         ("\0\u{1}\u{2}garbage\r\n\r\n".to_owned(), &["400"][..]),
         ("GET /livez HTTP/1.1\r\nbad header\r\n\r\n".to_owned(), &["400"]),

@@ -1,5 +1,7 @@
 //! Settings: the example documents all of them, sources go over each other, and what is wrong is named.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::{fs, path::Path};
 
 use onceward_server::settings::{Override, Settings, Sources, effective, load};
@@ -29,7 +31,8 @@ fn from(text: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) ->
 fn uncommented() -> String {
     let is_setting = |line: &str| {
         let name = line.split([' ', '=']).next().unwrap_or_default();
-        line.starts_with("[[") || (line.contains(" = ") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+        line.starts_with("[[")
+            || (line.contains(" = ") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
     };
     let lines = EXAMPLE.lines().map(|line| line.strip_prefix("# ").filter(|rest| is_setting(rest)).unwrap_or(line));
     lines.collect::<Vec<_>>().join("\n")
@@ -118,16 +121,49 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("[peers]\nsecurity = \"mtls\"", &["peers.cert is missing", "peers.key is missing", "peers.ca is missing"]),
     ("[peers]\nsecret = \"short\"", &["peers.secret must be 16 to 1024 bytes long, not 5"]),
     ("[peers]\nsecret_file = \"/nowhere/at all\"", &["peers.secret_file: /nowhere/at all"]),
-    ("[node]\nid = 4\n[cluster]\nnodes = [{id = 1, http_address = \"a:1\", peer_address = \"a:2\"}]", &["node.id 4 is not among cluster.nodes"]),
-    ("[cluster]\nnodes = [{id = 1, http_address = \"a\", peer_address = \"a:0\"}, {id = 1, http_address = \"http://a:1\", peer_address = \"a:1\"}]",
-        &["must be 1, 3 or 5 nodes, not 2", "cluster.nodes[0].http_address must be host:port", "cluster.nodes[0].peer_address must be",
-          "cluster.nodes[1].id 1 stands there twice", "cluster.nodes[1].http_address must be", "peers.secret or peers.secret_file is missing"]),
-    ("[[auth.tokens]]", &["auth.tokens[0].name is missing", "auth.tokens[0].role is missing", "auth.tokens[0].secret or auth.tokens[0].secret_file is missing"]),
-    ("[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\nsecret = \"1234567\"", &["auth.tokens[0].secret must be 8 to 1024 bytes long, not 7"]),
-    ("[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\nsecret = \"with a space\"", &["auth.tokens[0].secret must be visible ASCII"]),
-    ("[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\naccount = \"x\"\nsecret = \"12345678\"", &["auth.tokens[0].account goes only with role = \"service\""]),
-    ("[[auth.tokens]]\nname = \"a\"\nrole = \"root\"", &["auth.tokens[0].role must be \"admin\" or \"service\" or \"metrics\", not \"root\""]),
-    ("[[auth.tokens]]\nname = \"a\"\nrol = 1", &["auth.tokens[0].rol is not a setting", "did you mean auth.tokens[0].role?"]),
+    (
+        "[node]\nid = 4\n[cluster]\nnodes = [{id = 1, http_address = \"a:1\", peer_address = \"a:2\"}]",
+        &["node.id 4 is not among cluster.nodes"],
+    ),
+    (
+        "[cluster]\nnodes = [{id = 1, http_address = \"a\", peer_address = \"a:0\"}, {id = 1, http_address = \"http://a:1\", peer_address = \"a:1\"}]",
+        &[
+            "must be 1, 3 or 5 nodes, not 2",
+            "cluster.nodes[0].http_address must be host:port",
+            "cluster.nodes[0].peer_address must be",
+            "cluster.nodes[1].id 1 stands there twice",
+            "cluster.nodes[1].http_address must be",
+            "peers.secret or peers.secret_file is missing",
+        ],
+    ),
+    (
+        "[[auth.tokens]]",
+        &[
+            "auth.tokens[0].name is missing",
+            "auth.tokens[0].role is missing",
+            "auth.tokens[0].secret or auth.tokens[0].secret_file is missing",
+        ],
+    ),
+    (
+        "[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\nsecret = \"1234567\"",
+        &["auth.tokens[0].secret must be 8 to 1024 bytes long, not 7"],
+    ),
+    (
+        "[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\nsecret = \"with a space\"",
+        &["auth.tokens[0].secret must be visible ASCII"],
+    ),
+    (
+        "[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\naccount = \"x\"\nsecret = \"12345678\"",
+        &["auth.tokens[0].account goes only with role = \"service\""],
+    ),
+    (
+        "[[auth.tokens]]\nname = \"a\"\nrole = \"root\"",
+        &["auth.tokens[0].role must be \"admin\" or \"service\" or \"metrics\", not \"root\""],
+    ),
+    (
+        "[[auth.tokens]]\nname = \"a\"\nrol = 1",
+        &["auth.tokens[0].rol is not a setting", "did you mean auth.tokens[0].role?"],
+    ),
     ("[http]\nlisten = ", &["line 2"]),
 ];
 
@@ -177,7 +213,11 @@ fn secrets_are_read_from_files_and_never_shown() {
         assert!(shown.contains("(hidden)"), "{shown}");
     }
     // Neither does a refusal repeat what stands where a secret belongs.
-    for file in ["[peers]\nsecret = 12345678901234567", "[[auth.tokens]]\nsecret = [\"12345678901234567\"]", "[peers]\nsecret = 12345678901234567 x"] {
+    for file in [
+        "[peers]\nsecret = 12345678901234567",
+        "[[auth.tokens]]\nsecret = [\"12345678901234567\"]",
+        "[peers]\nsecret = 12345678901234567 x",
+    ] {
         let error = from_file(file).unwrap_err();
         assert!(!error.contains("12345678901234567"), "{error}");
     }

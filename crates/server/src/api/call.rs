@@ -67,7 +67,9 @@ fn patience(headers: &HeaderMap) -> Result<Duration, Problem> {
     // `parse` would take a sign, too.
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse::<u64>() {
-        Ok(ms) if digits && values.next().is_none() && (1..=DEADLINE_MS_MAX).contains(&ms) => Ok(Duration::from_millis(ms)),
+        Ok(ms) if digits && values.next().is_none() && (1..=DEADLINE_MS_MAX).contains(&ms) => {
+            Ok(Duration::from_millis(ms))
+        }
         _ => Err(Problem::invalid(format!("Onceward-Timeout-Ms must be one whole number from 1 to {DEADLINE_MS_MAX}"))),
     }
 }
@@ -80,7 +82,8 @@ impl FromRequest<App> for JsonBody {
 
     async fn from_request(request: Request, _app: &App) -> Result<JsonBody, Problem> {
         require_json(request.headers())?;
-        let max = context(request.extensions()).operation.get().expect("set when the request was routed").body_bytes_max;
+        let max =
+            context(request.extensions()).operation.get().expect("set when the request was routed").body_bytes_max;
         read(request.into_body(), max).await.map(JsonBody)
     }
 }
@@ -94,7 +97,9 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     let mut parts = value.split(';').map(str::trim);
     let is_json = parts.next().is_some_and(|media| media.eq_ignore_ascii_case("application/json"));
     let is_utf8 = parts.all(|parameter| match parameter.split_once('=') {
-        Some((name, value)) if name.eq_ignore_ascii_case("charset") => value.trim_matches('"').eq_ignore_ascii_case("utf-8"),
+        Some((name, value)) if name.eq_ignore_ascii_case("charset") => {
+            value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+        }
         _ => true,
     });
     if is_json && is_utf8 {

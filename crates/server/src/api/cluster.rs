@@ -1,6 +1,9 @@
 //! `/v1/cluster`: how nodes and shards stand, and bringing back a node that lost its disk.
 
-use axum::{Json, extract::{RawQuery, State}};
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+};
 use onceward_core::{
     cluster::NodeId,
     system::{NodeReply, ReplaceState},

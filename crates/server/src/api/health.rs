@@ -68,7 +68,8 @@ pub async fn readyz(State(app): State<App>) -> Response {
 /// Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "node", responses((status = 200, description = "all metrics", body = String)))]
 pub async fn metrics(State(app): State<App>) -> Response {
-    const OPEN_METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    const OPEN_METRICS: HeaderValue =
+        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     let text = app.metrics.render(&app.service.stats());
     ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response()
 }

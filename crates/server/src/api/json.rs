@@ -222,12 +222,12 @@ pub fn malformed(error: serde_json::Error) -> Problem {
 }
 
 /// A caller's own text, quoted in a message, may be as long as its body.
-const MESSAGE_BYTES_MAX: usize = 400;
+const MESSAGE_CHARS_MAX: usize = 400;
 
 fn shortened(mut message: String) -> String {
-    if message.len() > MESSAGE_BYTES_MAX {
+    if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
         let position = message.rfind(" at line ").map(|at| message.split_off(at)).unwrap_or_default();
-        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        message.truncate(end);
         message.push('…');
         message.push_str(&position);
     }
@@ -246,7 +246,12 @@ impl Judge {
     }
 
     /// The value of a field that must be there; `allowed` completes "must be …".
-    pub fn required<'de, T: Wanted<'de>>(&mut self, field: Field<T>, path: impl Fn() -> String, allowed: &str) -> Option<T> {
+    pub fn required<'de, T: Wanted<'de>>(
+        &mut self,
+        field: Field<T>,
+        path: impl Fn() -> String,
+        allowed: &str,
+    ) -> Option<T> {
         match field {
             Field::Given(value) => Some(value),
             Field::Absent => {
@@ -261,7 +266,12 @@ impl Judge {
     }
 
     /// The value of a field that may be left out, but not be `null`.
-    pub fn optional<'de, T: Wanted<'de>>(&mut self, field: Field<T>, path: impl Fn() -> String, allowed: &str) -> Option<T> {
+    pub fn optional<'de, T: Wanted<'de>>(
+        &mut self,
+        field: Field<T>,
+        path: impl Fn() -> String,
+        allowed: &str,
+    ) -> Option<T> {
         match field {
             Field::Absent => None,
             given => self.required(given, path, allowed),

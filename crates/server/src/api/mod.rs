@@ -106,7 +106,14 @@ impl Operations {
             .add("DELETE", "/v1/limits/{policy}/{key}", Right::Use, 0, limits::reset::reset)
     }
 
-    fn add<H, T>(mut self, method: &'static str, path: &'static str, right: Right, body_bytes_max: usize, handler: H) -> Self
+    fn add<H, T>(
+        mut self,
+        method: &'static str,
+        path: &'static str,
+        right: Right,
+        body_bytes_max: usize,
+        handler: H,
+    ) -> Self
     where
         H: Handler<T, App>,
         T: 'static,
@@ -148,6 +155,7 @@ async fn unknown_path(uri: Uri) -> Problem {
 
 /// The router adds `Allow`.
 async fn unknown_method(method: Method, uri: Uri) -> Problem {
-    let (method, path): (String, String) = (method.as_str().chars().take(32).collect(), uri.path().chars().take(128).collect());
+    let (method, path): (String, String) =
+        (method.as_str().chars().take(32).collect(), uri.path().chars().take(128).collect());
     Problem::new(Code::MethodNotAllowed, format!("{method} is not a method of {path}; the Allow header lists them"))
 }

@@ -10,9 +10,7 @@ use axum::{
 };
 use onceward_core::{
     cluster::ShardId,
-    limits::{
-        Algorithm, Escrow, OnUnavailable, Override, OverrideDraft, Policy, PolicyDraft, PolicyName, PolicySpec,
-    },
+    limits::{Algorithm, Escrow, OnUnavailable, Override, OverrideDraft, Policy, PolicyDraft, PolicyName, PolicySpec},
 };
 use serde::{Serialize, de::MapAccess};
 use tracing::info;
@@ -121,7 +119,8 @@ pub fn parse(body: &[u8]) -> Result<PolicySpec, Problem> {
 fn exempt(judge: &mut Judge, field: Field<Vec<Field<String>>>) -> Vec<String> {
     let list = judge.optional(field, || "exempt".to_owned(), "a list of keys").unwrap_or_default();
     let keys = list.into_iter().enumerate();
-    keys.filter_map(|(at, key)| judge.required(key, || format!("exempt[{at}]"), "a key, or a prefix ending in *")).collect()
+    keys.filter_map(|(at, key)| judge.required(key, || format!("exempt[{at}]"), "a key, or a prefix ending in *"))
+        .collect()
 }
 
 fn overrides(judge: &mut Judge, field: Field<Overrides>) -> BTreeMap<String, OverrideDraft> {

@@ -114,7 +114,11 @@ impl Problem {
             status: self.status.as_u16(),
             detail: &self.detail,
             code: self.code.as_str(),
-            errors: self.errors.iter().map(|error| InvalidField { field: &error.field, message: &error.message }).collect(),
+            errors: self
+                .errors
+                .iter()
+                .map(|error| InvalidField { field: &error.field, message: &error.message })
+                .collect(),
             retry_after_ms: self.retry_after_ms,
         }
     }
@@ -192,7 +196,9 @@ impl From<Refusal> for Problem {
             Refusal::PolicyNotFound { policy } => policy_not_found(&policy),
             Refusal::CostExceedsBurst { policy, key, cost, burst } => Problem::new(
                 Code::CostExceedsBurst,
-                format!("a cost of {cost} on policy {policy:?} and key {key:?} can never be admitted: its capacity is {burst}"),
+                format!(
+                    "a cost of {cost} on policy {policy:?} and key {key:?} can never be admitted: its capacity is {burst}"
+                ),
             ),
             Refusal::RequestIdReused { policy, key, admitted_cost } => Problem::new(
                 Code::FingerprintMismatch,

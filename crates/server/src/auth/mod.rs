@@ -72,7 +72,9 @@ impl Doorkeeper {
     /// Takes over the tokens of checked settings; requests that come from now on are judged by them.
     pub fn reload(&self, settings: &AuthSettings) {
         let tokens = settings.tokens.iter().map(|token| Token {
-            digest: digest(token.secret.as_ref().expect("checked settings have a secret for each token").reveal().as_bytes()),
+            digest: digest(
+                token.secret.as_ref().expect("checked settings have a secret for each token").reveal().as_bytes(),
+            ),
             role: token.role.expect("checked settings have a role for each token"),
             account: token.account.clone(),
         });
@@ -99,9 +101,13 @@ impl Doorkeeper {
         };
         let presented = digest(presented);
         // Every token is compared, whichever fits, so that the time says nothing.
-        let fitting = tokens.iter().fold(None, |fitting, token| {
-            if bool::from(token.digest.ct_eq(&presented)) { Some(token) } else { fitting }
-        });
+        let fitting =
+            tokens.iter().fold(
+                None,
+                |fitting, token| {
+                    if bool::from(token.digest.ct_eq(&presented)) { Some(token) } else { fitting }
+                },
+            );
         match fitting {
             Some(token) if token.may(right) => Ok(()),
             Some(_) => Err(Problem::new(Code::Forbidden, "this token lacks the right to do this")),
@@ -190,7 +196,14 @@ mod tests {
     #[test]
     fn a_missing_or_wrong_token_is_unauthorized() {
         let doorkeeper = doorkeeper();
-        let wrong = ["Bearer ", "Bearer", "Basic c2VjcmV0", "Bearer secret-of-admi", "Bearer secret-of-adminn", "secret-of-admin"];
+        let wrong = [
+            "Bearer ",
+            "Bearer",
+            "Basic c2VjcmV0",
+            "Bearer secret-of-admi",
+            "Bearer secret-of-adminn",
+            "secret-of-admin",
+        ];
         for authorization in wrong {
             let result = doorkeeper.admit(&with(authorization), CLIENT, Right::Use);
             assert_eq!(code(result), Some(Code::Unauthorized), "{authorization}");

@@ -54,7 +54,8 @@ impl Edge {
         let request_id = request_id::of_request(request.headers());
         let traceparent = request_id::traceparent(request.headers());
         let context = Arc::new(Context { request_id, client, operation: OnceLock::new() });
-        let span = debug_span!("request", id = ?context.request_id, method = %request.method(), path = request.uri().path());
+        let span =
+            debug_span!("request", id = ?context.request_id, method = %request.method(), path = request.uri().path());
 
         let mut response = self.route(request, &context).instrument(span.clone()).await;
 
@@ -77,7 +78,8 @@ impl Edge {
             return problem.into_response();
         }
         // An orchestrator must not take an overloaded node for a dead one.
-        let always = request.method() == Method::GET && matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
+        let always =
+            request.method() == Method::GET && matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
         let max = if always { u32::MAX } else { self.app.http.max_in_flight };
         let Some(_place) = Place::take(&self.in_flight, max) else {
             self.app.metrics.refused_in_flight.inc();
@@ -101,10 +103,12 @@ impl Edge {
         let headers = request.headers();
         let (count, count_max) = (headers.len(), self.app.http.max_headers as usize);
         // As on the wire: name, colon, space, value, line end.
-        let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + target.len();
+        let bytes =
+            headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + target.len();
         let bytes_max = self.app.http.max_header_bytes as usize;
         if count > count_max || bytes > bytes_max {
-            let detail = format!("the head has {count} headers and {bytes} bytes; {count_max} and {bytes_max} are allowed");
+            let detail =
+                format!("the head has {count} headers and {bytes} bytes; {count_max} and {bytes_max} are allowed");
             return Err(Problem::invalid(detail).with_status(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
         }
         if !is_percent_encoded(request.uri().path().as_bytes()) {

@@ -111,8 +111,7 @@ impl Listener {
         http.timer(TokioTimer::new())
             .header_read_timeout(self.idle_timeout)
             .max_buf_size(HEAD_BYTES_HARD_MAX)
-            .max_headers(HEADERS_HARD_MAX)
-            .pipeline_flush(true);
+            .max_headers(HEADERS_HARD_MAX);
         http
     }
 }

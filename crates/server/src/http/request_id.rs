@@ -18,7 +18,9 @@ pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The caller's id if it is one line of visible ASCII of bounded length, else a new one.
 pub fn of_request(headers: &HeaderMap) -> HeaderValue {
     match headers.get(REQUEST_ID) {
-        Some(id) if (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic) => {
+        Some(id)
+            if (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic) =>
+        {
             id.clone()
         }
         _ => fresh(),

@@ -4,10 +4,7 @@ use std::{collections::BTreeSet, fmt, fs, path::PathBuf};
 
 use onceward_core::cluster::NODES_MAX;
 
-use super::{
-    PeerSecurity, Role, Secret, Settings, TokenSettings,
-    schema::Fault,
-};
+use super::{PeerSecurity, Role, Secret, Settings, TokenSettings, schema::Fault};
 
 /// Shorter tokens can be guessed.
 const TOKEN_BYTES_MIN: usize = 8;
@@ -88,7 +85,10 @@ fn check_peers(settings: &mut Settings, faults: &mut Vec<Fault>) {
     take_secret("peers", PEER_SECRET_BYTES_MIN, &mut peers.secret, &mut peers.secret_file, faults);
     match peers.security {
         PeerSecurity::Hmac if peers.secret.is_none() && !alone => {
-            faults.push(Fault("peers.secret or peers.secret_file is missing: with peers.security = \"hmac\" all nodes share one".to_owned()));
+            faults.push(Fault(
+                "peers.secret or peers.secret_file is missing: with peers.security = \"hmac\" all nodes share one"
+                    .to_owned(),
+            ));
         }
         PeerSecurity::Hmac => {}
         PeerSecurity::Mtls => {
@@ -152,7 +152,13 @@ fn check_token(path: &str, token: &mut TokenSettings, faults: &mut Vec<Fault>) {
 }
 
 /// Reads the secret from its file, where it is in one; a line end at its end doesn't count.
-fn take_secret(path: &str, bytes_min: usize, secret: &mut Option<Secret>, file: &mut Option<PathBuf>, faults: &mut Vec<Fault>) {
+fn take_secret(
+    path: &str,
+    bytes_min: usize,
+    secret: &mut Option<Secret>,
+    file: &mut Option<PathBuf>,
+    faults: &mut Vec<Fault>,
+) {
     if let Some(file) = file.take() {
         if secret.is_some() {
             faults.push(Fault(format!("{path}.secret and {path}.secret_file are both set: choose one")));

@@ -266,7 +266,12 @@ pub(crate) fn table(value: Value, path: &str, faults: &mut Vec<Fault>) -> Option
     }
 }
 
-pub(crate) fn check_range<T: PartialOrd + Display>(value: &T, range: RangeInclusive<T>, path: &str, faults: &mut Vec<Fault>) {
+pub(crate) fn check_range<T: PartialOrd + Display>(
+    value: &T,
+    range: RangeInclusive<T>,
+    path: &str,
+    faults: &mut Vec<Fault>,
+) {
     if !range.contains(value) {
         faults.push(Fault(format!("{path} must be from {} to {}, not {value}", range.start(), range.end())));
     }
@@ -294,7 +299,8 @@ pub(crate) fn brief(value: &Value) -> String {
 
 /// The known name that was probably meant: at most a third of its letters differ.
 pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let (near, distance) = known.iter().map(|known| (*known, edits(name, known))).min_by_key(|(_, distance)| *distance)?;
+    let (near, distance) =
+        known.iter().map(|known| (*known, edits(name, known))).min_by_key(|(_, distance)| *distance)?;
     (distance * 3 <= near.len().max(3)).then_some(near)
 }
 

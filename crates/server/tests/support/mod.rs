@@ -195,13 +195,7 @@ pub fn allowed() -> ItemResult {
 
 /// The same, empty.
 pub fn denied() -> ItemResult {
-    ItemResult {
-        allowed: false,
-        remaining: 0,
-        retry_after_us: Some(1_234_001),
-        reset_after_us: 9_000_001,
-        ..allowed()
-    }
+    ItemResult { allowed: false, remaining: 0, retry_after_us: Some(1_234_001), reset_after_us: 9_000_001, ..allowed() }
 }
 
 pub fn answer(results: Vec<ItemResult>) -> CheckAnswer {

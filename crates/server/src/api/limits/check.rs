@@ -216,8 +216,12 @@ fn refused(answer: &CheckAnswer, unavailable: bool) -> Problem {
     let denied = answer.decision.results.iter().filter(|result| !result.allowed).count();
     let of = answer.decision.results.len();
     match longest_wait_ms(answer) {
-        Some(wait_ms) => Problem::new(Code::RateLimited, format!("{denied} of {of} checks denied; ask again in {wait_ms} ms")),
-        None => Problem::new(Code::RateLimited, format!("{denied} of {of} checks denied; a key is blocked by an override")),
+        Some(wait_ms) => {
+            Problem::new(Code::RateLimited, format!("{denied} of {of} checks denied; ask again in {wait_ms} ms"))
+        }
+        None => {
+            Problem::new(Code::RateLimited, format!("{denied} of {of} checks denied; a key is blocked by an override"))
+        }
     }
 }
 

@@ -96,7 +96,9 @@ pub async fn refund(State(app): State<App>, call: Call, JsonBody(body): JsonBody
         ))),
         RefundReply::CostMismatch { admitted_cost } => Err(Problem::new(
             Code::FingerprintMismatch,
-            format!("cost must be what was admitted under this request_id at the most ({admitted_cost}), and the same in every repetition"),
+            format!(
+                "cost must be what was admitted under this request_id at the most ({admitted_cost}), and the same in every repetition"
+            ),
         )),
     }
 }
