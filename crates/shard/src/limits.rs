@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use onceward_core::{
     cluster::ShardId,
     command::{Command, Reply},
@@ -154,6 +154,8 @@ struct Run {
     hold: HoldId,
     attempt: u128,
     held: Vec<Part>,
+    /// Parts whose hold may have been taken or not.
+    unsure: Vec<Part>,
     results: Vec<Option<ItemResult>>,
     degraded: Vec<Option<Degraded>>,
 }
@@ -170,6 +172,7 @@ impl Run {
             hold,
             attempt,
             held: Vec::new(),
+            unsure: Vec::new(),
             results: vec![None; count],
             degraded: vec![None; count],
         }
@@ -205,7 +208,12 @@ impl Run {
                     self.abort().await;
                     return Err(CheckError::Service(NotApplied::Overloaded.into()));
                 }
-                Said::Silent { may_have_counted } => self.decide_without(part, may_have_counted).await?,
+                Said::Silent { may_have_counted } => {
+                    if may_have_counted && !is_last {
+                        self.unsure.push(part.clone());
+                    }
+                    self.decide_without(part, may_have_counted).await?
+                }
             };
             if !allowed {
                 self.abort().await;
@@ -294,11 +302,13 @@ impl Run {
         Ok(())
     }
 
-    /// Gives back what was held, and takes over what the buckets say then.
+    /// Gives back what was held, and takes over what the buckets say then. A hold that may still arrive finds that it
+    /// was aborted.
     async fn abort(&mut self) {
-        let held = std::mem::take(&mut self.held);
+        let (held, unsure) = (std::mem::take(&mut self.held), std::mem::take(&mut self.unsure));
         let limits = &self.limits;
-        let settled = join_all(held.iter().map(|part| limits.settle(part.shard, self.hold, self.attempt, false))).await;
+        let abort = |part: &Part| limits.settle(part.shard, self.hold, self.attempt, false);
+        let (settled, _) = join(join_all(held.iter().map(abort)), join_all(unsure.iter().map(abort))).await;
         for (part, results) in held.iter().zip(settled) {
             if let Some(results) = results {
                 self.record(part, results);
@@ -308,7 +318,8 @@ impl Run {
 
     /// Commits behind the answer: a hold that lapses instead counts the same.
     fn commit(&mut self) {
-        for part in std::mem::take(&mut self.held) {
+        let (held, unsure) = (std::mem::take(&mut self.held), std::mem::take(&mut self.unsure));
+        for part in held.into_iter().chain(unsure) {
             let (limits, hold, attempt) = (self.limits.clone(), self.hold, self.attempt);
             tokio::spawn(async move { limits.settle(part.shard, hold, attempt, true).await });
         }

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use onceward_consensus::{Group, ProposeError};
+use onceward_consensus::{Group, Leadership, ProposeError};
 use onceward_core::{
     cluster::{NodeId, ShardId},
     command::{BATCH_COMMANDS_MAX, Command, EntryBatch, Reply},
@@ -14,7 +14,7 @@ use onceward_core::{
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::{
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::AbortHandle,
     time::{Instant, timeout, timeout_at},
 };
@@ -43,6 +43,7 @@ const EXPIRE_ROWS_MAX: u32 = 1024;
 pub(crate) struct Shard {
     pub id: ShardId,
     pub group: Group,
+    leadership: watch::Receiver<Leadership>,
     pending: Pending,
     actor: ArcSwapOption<ActorRef<Message>>,
     surroundings: Arc<Surroundings>,
@@ -69,12 +70,20 @@ pub(crate) enum Message {
 
 impl Shard {
     pub(crate) fn new(id: ShardId, group: Group, surroundings: Arc<Surroundings>) -> Arc<Shard> {
-        Arc::new(Shard { id, group, pending: Pending::default(), actor: ArcSwapOption::empty(), surroundings })
+        let leadership = group.leadership();
+        Arc::new(Shard {
+            id,
+            group,
+            leadership,
+            pending: Pending::default(),
+            actor: ArcSwapOption::empty(),
+            surroundings,
+        })
     }
 
     /// Whether this node may take commands of the shard: it leads, and a majority said so within the lease.
     pub(crate) fn leads(&self) -> Result<(), NotApplied> {
-        let leadership = self.group.leadership().borrow().clone();
+        let leadership = *self.leadership.borrow();
         if !leadership.am_leader {
             let hint = leadership.leader.map(|member| member.node).filter(|node| *node != self.surroundings.me.node);
             return Err(NotApplied::NotLeader { hint });
@@ -88,7 +97,7 @@ impl Shard {
 
     /// The leader that this replica has heard from within the lease.
     pub(crate) fn live_leader(&self) -> Option<NodeId> {
-        let leader = self.group.leadership().borrow().leader?;
+        let leader = self.leadership.borrow().leader?;
         self.group.heard_from_leader_within(self.surroundings.tuning.leader_lease).then_some(leader.node)
     }
 
