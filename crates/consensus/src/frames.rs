@@ -300,8 +300,10 @@ mod tests {
         }
     }
 
-    /// Every frame, with a reader that answers whether it could be read.
-    fn frames() -> Vec<(&'static str, Bytes, fn(Bytes) -> bool)> {
+    /// Answers whether a frame could be read.
+    type IsReadable = fn(Bytes) -> bool;
+
+    fn frames() -> Vec<(&'static str, Bytes, IsReadable)> {
         let vote = Vote::new(4, 1);
         let transfer = Transfer { vote: Vote::new_committed(4, 1), number: 3, bytes: 9 };
         let piece = SnapshotPiece { transfer, offset: 4, bytes: Bytes::from_static(b"piece") };

@@ -79,7 +79,7 @@ pub struct StateHash {
     pub hash: String,
 }
 
-/// A shard's Raft group on this node. Clones are handles to the same group.
+/// A shard's Raft group on this node. Clones are handles to the same group; it goes on until [`Group::stop`].
 #[derive(Clone)]
 pub struct Group {
     inner: Arc<Inner>,

@@ -27,7 +27,11 @@ pub(crate) async fn write_behind(state: Arc<State>, after: Duration) -> String {
 pub(crate) async fn bound_log(raft: Raft, log: Log, state: Arc<State>, config: GroupConfig) -> Option<String> {
     let mut grown = log.grown();
     let mut snapshot = state.snapshot_index();
-    let mut asked_at = grown.borrow_and_update().saturating_sub(log.bytes());
+    let at_start = *snapshot.borrow();
+    let mut asked_at = match log.bytes_through(at_start) {
+        Ok(bytes) => bytes,
+        Err(error) => return Some(error.to_string()),
+    };
     loop {
         let bytes = *grown.borrow_and_update();
         if bytes.saturating_sub(asked_at) >= config.snapshot_every_bytes {

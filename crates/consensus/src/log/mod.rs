@@ -121,6 +121,12 @@ impl Log {
         state.at.last_bytes - state.at.purged_bytes
     }
 
+    /// Bytes of all entries ever appended up to this one; up to the beginning of the log where it isn't in there.
+    pub(crate) fn bytes_through(&self, index: Option<u64>) -> io::Result<u64> {
+        let found = index.map(|index| self.shared.find(index)).transpose()?.flatten();
+        Ok(found.map_or_else(|| self.shared.lock().at.purged_bytes, |(_, bytes)| bytes))
+    }
+
     /// Bytes of all entries ever appended, watched.
     pub(crate) fn grown(&self) -> watch::Receiver<u64> {
         self.shared.grown.subscribe()

@@ -104,18 +104,14 @@ pub(crate) fn read_positions(store: &dyn Store, shard: ShardId) -> Result<Positi
     let meta = |key: &[u8]| store.get(Family::RaftMeta, key);
     let read = |what: &'static str| move |error: Malformed| corrupt(what, error.to_string());
 
-    let mut positions = Positions::default();
-    positions.vote = meta(&keys::vote(shard))?.map(decode_vote).transpose().map_err(read("the vote"))?;
+    let vote = meta(&keys::vote(shard))?.map(decode_vote).transpose().map_err(read("the vote"))?;
     let committed = meta(&keys::committed(shard))?.map(decode_committed).transpose();
     let committed = committed.map_err(read("the committed position"))?;
     let purged = meta(&keys::purged(shard))?.map(decode_purged).transpose().map_err(read("the purged position"))?;
-    if let Some((purged, bytes)) = purged {
-        positions.purged = Some(purged);
-        positions.purged_bytes = bytes;
-        positions.first = purged.index + 1;
-    }
-    positions.last = positions.purged;
-    positions.last_bytes = positions.purged_bytes;
+    let (purged, purged_bytes) = purged.map_or((None, 0), |(purged, bytes)| (Some(purged), bytes));
+    let first = purged.map_or(0, |purged| purged.index + 1);
+    let mut positions =
+        Positions { vote, committed, purged, purged_bytes, first, last: purged, last_bytes: purged_bytes };
 
     let log = keys::log(shard);
     let index =
@@ -132,7 +128,7 @@ pub(crate) fn read_positions(store: &dyn Store, shard: ShardId) -> Result<Positi
         positions.last_bytes = stored.bytes_through;
     }
     // It may have been noted before an install that the crash prevented; behind the log it could not be applied.
-    positions.committed = committed.min(positions.last);
+    positions.committed = positions.committed.min(positions.last);
     Ok(positions)
 }
 

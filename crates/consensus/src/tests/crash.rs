@@ -118,7 +118,7 @@ async fn load(groups: &[crate::Group], name: &str, from: u64, stop: &AtomicBool,
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_members_lose_nothing_acknowledged_however_often_their_power_is_cut() {
-    survive(3, 1, |_| {}).await;
+    survive(3, 1, |config| config.flush_rows = 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
