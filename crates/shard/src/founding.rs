@@ -50,7 +50,7 @@ pub fn found(
     let store = RocksStore::open(data_dir, options)?;
     match Identity::load(&store, node) {
         Ok(None) => {}
-        Ok(Some(Identity { standing: Standing::StandingBy, .. })) => {
+        Ok(Some(Identity { standing: Standing::Empty, .. })) => {
             return Err(FoundError::Directory(format!(
                 "{} already stands by to be taken in by a founder: stop it and remove the directory if this node is to \
                  found the cluster",

@@ -21,7 +21,7 @@ pub(crate) struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Standing {
     /// An empty directory that waits to be taken in; it never founds or joins anything by itself.
-    StandingBy,
+    Empty,
     /// `onceward init` ran here: it founds the cluster once every configured node has answered.
     Founder { cluster_id: u128, data_shards: u16 },
     /// A member. The manifest is the one it was taken in with; it names this node with its generation.
@@ -62,7 +62,7 @@ impl Identity {
 
     pub(crate) fn cluster_id(&self) -> Option<u128> {
         match &self.standing {
-            Standing::StandingBy => None,
+            Standing::Empty => None,
             Standing::Founder { cluster_id, .. } => Some(*cluster_id),
             Standing::Member { manifest } => Some(manifest.cluster_id),
         }

@@ -180,7 +180,7 @@ impl Run {
 
     /// Asks all shards at once; nothing is taken, so nothing needs to be undone.
     async fn peek(mut self, parts: Vec<Part>) -> Result<CheckAnswer, CheckError> {
-        self.peek_rest(&parts).await?;
+        self.look_at(&parts, self.request.request_id.clone()).await?;
         let answer = self.answer();
         if answer.degraded.contains(&Some(Degraded::Denied)) {
             return Err(CheckError::DeniedUnavailable(answer));
@@ -217,7 +217,7 @@ impl Run {
             };
             if !allowed {
                 self.abort().await;
-                self.peek_rest(&parts[number + 1..]).await?;
+                self.look_at_untouched(&parts[number + 1..]).await?;
                 return self.denied();
             }
         }
@@ -277,14 +277,31 @@ impl Run {
         }
     }
 
-    /// Fills in the results of shards that weren't asked, or are only peeked at.
-    async fn peek_rest(&mut self, parts: &[Part]) -> Result<(), CheckError> {
+    /// Fills in the results of shards that weren't asked because an earlier one denied. A peek tells what would be left
+    /// after taking; nothing will be taken, so that is added again.
+    async fn look_at_untouched(&mut self, parts: &[Part]) -> Result<(), CheckError> {
+        self.look_at(parts, None).await?;
+        for part in parts {
+            let untaken = |place: &usize| self.results[*place].as_ref().is_some_and(|result| result.allowed);
+            if !part.places.iter().all(untaken) {
+                continue;
+            }
+            for (place, item) in part.places.iter().zip(&part.items) {
+                let same = |other: &&CheckItem| other.policy == item.policy && other.key == item.key;
+                let cost: u64 = part.items.iter().filter(same).map(|other| other.cost).sum();
+                if let Some(result) = self.results[*place].as_mut().filter(|result| !result.exempt) {
+                    result.remaining = (result.remaining + cost).min(result.limit);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Peeks at all parts at once.
+    async fn look_at(&mut self, parts: &[Part], request_id: Option<String>) -> Result<(), CheckError> {
         let asked = join_all(parts.iter().map(|part| {
-            let command = Command::Check(CheckCommand {
-                mode: Mode::Peek,
-                items: part.items.clone(),
-                request_id: self.request.request_id.clone(),
-            });
+            let items = part.items.clone();
+            let command = Command::Check(CheckCommand { mode: Mode::Peek, items, request_id: request_id.clone() });
             self.limits.ask(part.shard, command, self.deadline)
         }))
         .await;

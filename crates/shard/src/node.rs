@@ -121,12 +121,12 @@ impl Node {
     /// Opens the data directory and the peer port. The node serves once it is a member, see [`Node::readiness`].
     pub async fn start(config: NodeConfig) -> Result<Node, StartError> {
         founding::check_nodes(&config).map_err(StartError::Config)?;
-        let (dir, options) = (config.data_dir.clone(), config.store.clone());
+        let (dir, options) = (config.data_dir.clone(), config.store);
         let store: Arc<dyn Store> = Arc::new(blocking(move || RocksStore::open(&dir, &options)).await?);
         let identity = match Identity::load(store.as_ref(), config.node)? {
             Some(identity) => identity,
             None => {
-                let identity = Identity::new(config.node, Standing::StandingBy, config.entropy.as_ref());
+                let identity = Identity::new(config.node, Standing::Empty, config.entropy.as_ref());
                 identity.save(store.as_ref())?;
                 identity
             }
@@ -158,7 +158,7 @@ impl Node {
                     }
                 });
             }
-            Standing::StandingBy => info!(
+            Standing::Empty => info!(
                 "the data directory is empty: standing by until a founder (`onceward init` on one node) takes this node in"
             ),
         }
@@ -353,7 +353,7 @@ impl Shared {
         let refusal = self.links.get().and_then(|links| others.into_iter().find_map(|node| links.last_refusal(*node)));
         match (refusal, &self.identity.lock().standing) {
             (Some(refusal), _) => refusal,
-            (None, Standing::StandingBy) => {
+            (None, Standing::Empty) => {
                 "standing by with an empty data directory until a founder takes this node in".to_owned()
             }
             (None, _) => "not yet a serving member: waiting for the other nodes of the cluster".to_owned(),

@@ -42,16 +42,16 @@ struct Queue {
 pub(crate) struct Pending(Mutex<Queue>);
 
 impl Pending {
-    /// Takes a job in, or gives it back when the queue is full. True: the actor must be told, because the queue was
+    /// Takes a job in, unless the queue is full. True: the actor must be told, because the queue was
     /// empty, or because a full entry waits and more of them may be in flight.
-    pub(crate) fn push(&self, job: Job) -> Result<bool, Job> {
+    pub(crate) fn push(&self, job: Job) -> Result<bool, NotApplied> {
         let mut queue = self.0.lock();
         if queue.jobs.len() >= PENDING_COMMANDS_MAX || queue.bytes + job.size > PENDING_BYTES_MAX {
-            return Err(job);
+            return Err(NotApplied::Overloaded);
         }
         queue.bytes += job.size;
         queue.jobs.push_back(job);
-        Ok(queue.jobs.len() == 1 || queue.jobs.len() % BATCH_COMMANDS_MAX == 0)
+        Ok(queue.jobs.len() == 1 || queue.jobs.len().is_multiple_of(BATCH_COMMANDS_MAX))
     }
 
     /// Takes what fits into one entry. Jobs past their deadline or given up are dropped on the way; every job that

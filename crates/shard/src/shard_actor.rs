@@ -135,9 +135,9 @@ impl Shard {
                 }
                 Ok(answer)
             }
-            Err(_) => {
+            Err(why) => {
                 self.surroundings.stats.refused_overloaded.add(1);
-                Err(NotApplied::Overloaded)
+                Err(why)
             }
         }
     }
