@@ -157,7 +157,25 @@ mod tests {
         assert_ne!(stable_hash(&[b"a_b", b"c"]), stable_hash(&[b"a", b"b_c"]));
         assert_ne!(stable_hash(&[b"ab", b""]), stable_hash(&[b"", b"ab"]));
         // Changing this number moves every bucket of every existing cluster to another shard.
-        assert_eq!(stable_hash(&[b"api", b"key_123"]), stable_hash(&[b"api", b"key_123"]));
+        assert_eq!(stable_hash(&[b"api", b"key_123"]), 2_045_778_534_175_816_908);
+    }
+
+    #[test]
+    fn placements_are_pinned() {
+        let node = |id| NodeEntry {
+            id: NodeId(id),
+            generation: Generation(0),
+            incarnation: 0,
+            http_address: String::new(),
+            peer_address: String::new(),
+        };
+        let manifest = Manifest { cluster_id: 1, data_shards: 8, nodes: (1..=5).map(node).collect() };
+        let keys = ["key_123", "", "ü", "a_b"];
+        assert_eq!(keys.map(|key| manifest.bucket_shard("api", key).0), [5, 5, 6, 8]);
+        assert_eq!(keys.map(|account| manifest.account_shard(account).0), [8, 6, 5, 1]);
+        let voters = |shard| manifest.voters(ShardId(shard)).iter().map(|node| node.0).collect::<Vec<_>>();
+        assert_eq!([voters(0), voters(1), voters(4)], [[1, 2, 3], [2, 3, 4], [5, 1, 2]]);
+        assert_eq!(manifest.holders(ShardId::SYSTEM).len(), 5);
     }
 
     #[test]

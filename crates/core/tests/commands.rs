@@ -1,5 +1,7 @@
 //! What each command on limits promises, by example.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod kit;
 
 use kit::{MemoryRows, Shard, denying, sliding_window, token_bucket};

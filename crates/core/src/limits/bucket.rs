@@ -75,9 +75,17 @@ impl Bucket {
     /// as full that isn't so under every policy.
     fn leave_past(&mut self, chain: &PolicyChain, key: &str) {
         let first = chain.links().next().expect("the newest link is always there");
-        if let Some(past) = chain.past(key) {
-            self.change(past);
-            self.pass(past, first.stamp);
+        match chain.past(key) {
+            Some(Allowance::Limit(terms)) if terms.is_frozen() => {
+                let reserved = self.outstanding();
+                self.fill.freeze(terms.burst(), self.as_of, first.stamp, reserved);
+                self.pass(Allowance::Deny, first.stamp);
+            }
+            Some(past) => {
+                self.change(past);
+                self.pass(past, first.stamp);
+            }
+            None => {}
         }
         self.change(first.counted(key));
     }

@@ -98,7 +98,12 @@ impl Past {
     }
 
     fn merged_with(self, other: Past) -> Past {
-        let worse = |a: Option<Terms>, b: Option<Terms>| Some(Terms::worse_of(a?, b?));
+        // Next to a denial nothing refills, but what the other capacity cut off stays cut off.
+        let worse = |a: Option<Terms>, b: Option<Terms>| match (a, b) {
+            (Some(a), Some(b)) => Some(Terms::worse_of(a, b)),
+            (Some(terms), None) | (None, Some(terms)) => Some(terms.frozen()),
+            (None, None) => None,
+        };
         let terms = Terms::worse_of(self.terms, other.terms);
         let keys: BTreeSet<&String> = self.overrides.keys().chain(other.overrides.keys()).collect();
         if keys.len() > OVERRIDES_MAX {

@@ -274,6 +274,21 @@ impl Fill {
         }
     }
 
+    /// Cuts what is left to `burst`, and lets nothing come back from `at` to `until`.
+    pub(super) fn freeze(&mut self, burst: u64, at: ShardTime, until: ShardTime, reserved: u64) {
+        match self {
+            Fill::Full => {}
+            Fill::Tokens(tokens) => tokens.level = tokens.level.min(tokens.units(burst.saturating_sub(reserved))),
+            Fill::Window(window) => {
+                let (left, counted) = (window.left(at, reserved), window.counted(at));
+                window.limit = window.limit.min(burst);
+                let owed = window.limit.saturating_sub(left).saturating_sub(reserved);
+                window.counts = [0; COUNTERS];
+                window.count(until, owed.max(counted));
+            }
+        }
+    }
+
     /// µs from `at` until `tokens` can be taken if nobody else takes any; `None` when that never comes. `lapses` are the
     /// outstanding grants by ascending end, each counting as spent when it ends.
     pub(super) fn wait_us(

@@ -103,27 +103,29 @@ impl Terms {
         }
     }
 
-    /// Terms that admit nothing that either of the two would refuse: for the time in which one of them was in force,
-    /// when it is no longer known which.
+    /// Terms under which nothing comes back that doesn't under both: for the time in which one after the other was in
+    /// force, when it is no longer known which.
     pub(super) fn worse_of(a: Terms, b: Terms) -> Terms {
         let burst = a.burst.min(b.burst);
+        let a_is_slower =
+            u128::from(a.amount) * u128::from(b.window_us) <= u128::from(b.amount) * u128::from(a.window_us);
         match (a.algorithm, b.algorithm) {
-            (Algorithm::TokenBucket, Algorithm::TokenBucket) => {
-                let a_is_slower =
-                    u128::from(a.amount) * u128::from(b.window_us) <= u128::from(b.amount) * u128::from(a.window_us);
-                Terms { burst, ..if a_is_slower { a } else { b } }
+            _ if a.is_frozen() || b.is_frozen() => Terms { burst, ..a }.frozen(),
+            (Algorithm::TokenBucket, Algorithm::TokenBucket) => Terms { burst, ..if a_is_slower { a } else { b } },
+            (Algorithm::SlidingWindow, Algorithm::SlidingWindow) if a.window_us == b.window_us => {
+                Terms { amount: burst, burst, ..a }
             }
-            (Algorithm::SlidingWindow, Algorithm::SlidingWindow) => {
-                let window_us = a.window_us.max(b.window_us);
-                Terms { algorithm: Algorithm::SlidingWindow, amount: burst, window_us, burst }
-            }
-            // When something comes back depends on the algorithm, so nothing does.
+            // When something comes back depends on the change itself, so nothing does.
             _ => Terms { burst, ..a }.frozen(),
         }
     }
 
-    /// A bucket of this capacity that doesn't refill.
+    /// Terms of this capacity under which nothing comes back, neither by refill nor by age.
     pub(super) fn frozen(self) -> Terms {
-        Terms { algorithm: Algorithm::TokenBucket, amount: 0, window_us: 1, burst: self.burst }
+        Terms { amount: 0, ..self }
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.amount == 0
     }
 }

@@ -1,5 +1,6 @@
 //! A shard in memory for tests: rows in ordered maps, a machine over them, and short words for commands.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 

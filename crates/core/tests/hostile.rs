@@ -1,0 +1,218 @@
+//! Whatever bytes and whatever decoded commands come: an error or a reply, never a panic or an overflow.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod kit;
+
+use kit::{Shard, sliding_window, token_bucket};
+use onceward_core::{
+    cluster::*,
+    codec,
+    command::*,
+    limits::*,
+    query::{Answer, Query, answer},
+    system::SystemCommand,
+    time::ShardTime,
+};
+use proptest::{collection::vec, prelude::*, sample::select};
+
+/// Numbers at the edges, where overflows are.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..4, any::<u64>(), Just(u64::MAX), Just(u64::MAX - 1), Just(1 << 63), 0_u64..1_000_000]
+}
+
+fn policy_text() -> impl Strategy<Value = String> {
+    prop_oneof![8 => select(vec!["api", "b"]).prop_map(str::to_owned), 1 => ".{0,80}"]
+}
+
+fn key_text() -> impl Strategy<Value = String> {
+    prop_oneof![8 => select(vec!["", "k", "x"]).prop_map(str::to_owned), 1 => ".{0,700}"]
+}
+
+fn request_id() -> impl Strategy<Value = Option<String>> {
+    prop::option::of(select(vec!["", "1", "2"]).prop_map(str::to_owned))
+}
+
+/// Also rates that no text could have given.
+fn rate() -> impl Strategy<Value = Rate> {
+    let unit = select(vec![RateUnit::Millisecond, RateUnit::Second, RateUnit::Minute, RateUnit::Hour, RateUnit::Day]);
+    (number(), prop_oneof![0_u32..3, any::<u32>(), Just(u32::MAX)], unit).prop_map(|(amount, every, unit)| Rate {
+        amount,
+        every,
+        unit,
+    })
+}
+
+fn spec() -> impl Strategy<Value = PolicySpec> {
+    let limit = (rate(), number()).prop_map(|(rate, burst)| Override::Limit { rate, burst });
+    let overrides = prop::collection::btree_map(key_text(), prop_oneof![Just(Override::Deny), limit], 0..3);
+    (rate(), number(), any::<bool>(), overrides, vec(".{0,4}\\*?", 0..3)).prop_map(
+        |(rate, burst, sliding, overrides, exempt)| {
+            let base = if sliding { sliding_window("1/s") } else { token_bucket("1/s", 1) };
+            PolicySpec { rate, burst, overrides, exempt: exempt.into(), ..base }
+        },
+    )
+}
+
+fn change() -> impl Strategy<Value = PolicyChange> {
+    let names = select(vec!["api", "b"]);
+    (names, number(), number(), prop::option::of(spec())).prop_map(|(name, revision, created_revision, spec)| {
+        let parsed = PolicyName::parse(name).unwrap();
+        let policy = spec.map(|spec| Policy { name: parsed, revision, created_revision, spec });
+        PolicyChange { name: name.into(), revision, policy }
+    })
+}
+
+fn items() -> impl Strategy<Value = Vec<CheckItem>> {
+    let item = (policy_text(), key_text(), number()).prop_map(|(policy, key, cost)| CheckItem { policy, key, cost });
+    vec(item, 0..5)
+}
+
+fn system_command() -> impl Strategy<Value = SystemCommand> {
+    let name = || policy_text().prop_filter_map("a name", |text| PolicyName::parse(&text).ok());
+    let entry = || {
+        (0_u16..3, any::<u32>(), 0_u128..3).prop_map(|(id, generation, incarnation)| NodeEntry {
+            id: NodeId(id),
+            generation: Generation(generation),
+            incarnation,
+            http_address: String::new(),
+            peer_address: String::new(),
+        })
+    };
+    let manifest = vec(entry(), 0..3).prop_map(|nodes| Manifest { cluster_id: 0, data_shards: 0, nodes });
+    prop_oneof![
+        (name(), spec()).prop_map(|(name, spec)| SystemCommand::PutPolicy { name, spec }),
+        name().prop_map(|name| SystemCommand::DeletePolicy { name }),
+        number().prop_map(|through| SystemCommand::ForgetDeletedPolicies { through }),
+        manifest.prop_map(|manifest| SystemCommand::RecordManifest { manifest }),
+        (0_u16..3).prop_map(|node| SystemCommand::BeginReplace { node: NodeId(node) }),
+        entry().prop_map(|entry| SystemCommand::AdmitReplacement { entry }),
+        (0_u16..3, any::<u32>()).prop_map(|(node, generation)| SystemCommand::FinishReplace {
+            node: NodeId(node),
+            generation: Generation(generation),
+        }),
+    ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let mode = select(vec![Mode::Enforce, Mode::Peek, Mode::Shadow]);
+    let hold = (0_u128..3, 0_u128..3, items(), request_id(), number());
+    let refund = (policy_text(), key_text(), number(), select(vec!["", "1", "2"]));
+    prop_oneof![
+        6 => (mode, items(), request_id())
+            .prop_map(|(mode, items, request_id)| Command::Check(CheckCommand { mode, items, request_id })),
+        3 => hold.prop_map(|(id, attempt, items, request_id, lease_us)| {
+            Command::Hold(HoldCommand { id: HoldId(id), attempt, items, request_id, lease_us })
+        }),
+        2 => (0_u128..3, 0_u128..3, any::<bool>())
+            .prop_map(|(id, attempt, spent)| Command::Settle(SettleCommand { id: HoldId(id), attempt, spent })),
+        2 => refund.prop_map(|(policy, key, cost, id)| {
+            Command::Refund(RefundCommand { policy, key, cost, request_id: id.into() })
+        }),
+        1 => (policy_text(), key_text()).prop_map(|(policy, key)| Command::Reset(ResetCommand { policy, key })),
+        4 => (number(), number(), vec(change(), 0..4))
+            .prop_map(|(from, to, changes)| Command::CopyPolicies(CopyPolicies { from, to, changes })),
+        2 => (number(), any::<u32>()).prop_map(|(up_to, limit)| Command::Expire { up_to: ShardTime(up_to), limit }),
+        2 => system_command().prop_map(Command::System),
+    ]
+}
+
+fn batch() -> impl Strategy<Value = EntryBatch> {
+    (number(), vec(command(), 0..12)).prop_map(|(stamp, commands)| EntryBatch { stamp: ShardTime(stamp), commands })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.max(1_000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_decoded_command_is_applied_and_none_overflows(batches in vec(batch(), 1..6), specs in vec(spec(), 1..8)) {
+        for mut shard in [Shard::data(), Shard::system()] {
+            if !shard.id.is_system() {
+                for spec in &specs {
+                    shard.policy("api", spec.clone());
+                    shard.check_as(Mode::Enforce, &[("api", "k", 1)], None);
+                }
+            }
+            for batch in &batches {
+                let bytes = codec::encode(batch);
+                prop_assert_eq!(&codec::decode::<EntryBatch>(&bytes).expect("what was encoded"), batch);
+                let replies = shard.machine.apply(&mut shard.rows, batch).unwrap();
+                prop_assert_eq!(replies.len(), batch.commands.len());
+                for reply in &replies {
+                    let bytes = codec::encode(reply);
+                    prop_assert_eq!(&codec::decode::<Reply>(&bytes).expect("what was encoded"), reply);
+                }
+            }
+            // A machine that has seen nothing but the rows goes on alike.
+            let mut other = shard.reopened();
+            for batch in &batches {
+                let replies = shard.machine.apply(&mut shard.rows, batch).unwrap();
+                prop_assert_eq!(&replies, &other.machine.apply(&mut other.rows, batch).unwrap());
+            }
+            prop_assert_eq!(&shard.rows, &other.rows);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_value_or_an_error(mut bytes in vec(any::<u8>(), 0..300), batch in batch(), flip in any::<prop::sample::Index>()) {
+        // Bytes that nearly are an entry get further into the reader than noise.
+        let mut nearly = codec::encode(&batch).to_vec();
+        let at = flip.index(nearly.len());
+        nearly[at] ^= bytes.first().copied().unwrap_or(1);
+        if let Ok(batch) = codec::decode::<EntryBatch>(&nearly) {
+            let mut shard = Shard::with("1/s", 5);
+            shard.machine.apply(&mut shard.rows, &batch).unwrap();
+        }
+        nearly.truncate(at);
+        prop_assert!(codec::decode::<EntryBatch>(&nearly).is_err());
+        bytes.insert(0, codec::FORMAT_VERSION);
+        let _ = codec::decode::<EntryBatch>(&bytes);
+        let _ = codec::decode::<Reply>(&bytes);
+        let _ = codec::decode::<Query>(&bytes);
+        let _ = codec::decode::<Answer>(&bytes);
+        let _ = codec::decode::<Bucket>(&bytes);
+        let _ = codec::decode::<PolicyChain>(&bytes);
+    }
+
+    #[test]
+    fn a_damaged_row_is_reported_and_never_panics(at in any::<prop::sample::Index>(), flip in 1_u8..=255, cost in number()) {
+        let mut shard = Shard::with("1/s", 5);
+        shard.check_with_id(2, "1");
+        shard.hold(1, 1, &[("api", "k", 2)], 1_000_000);
+        let rows = shard.rows.state.clone();
+        let (key, value) = rows.iter().nth(at.index(rows.len())).unwrap();
+        let mut damaged = value.to_vec();
+        let at = at.index(damaged.len());
+        damaged[at] ^= flip;
+        shard.rows.state.insert(key.clone(), damaged.into());
+        let commands = vec![
+            Command::Check(CheckCommand { mode: Mode::Enforce, items: kit::items_of(&[("api", "k", cost)]), request_id: Some("1".into()) }),
+            Command::Settle(SettleCommand { id: HoldId(1), attempt: 1, spent: false }),
+            Command::Refund(RefundCommand { policy: "api".into(), key: "k".into(), cost, request_id: "1".into() }),
+            Command::Expire { up_to: ShardTime(u64::MAX), limit: 100 },
+        ];
+        let mut shard = shard.reopened();
+        let _ = shard.machine.apply(&mut shard.rows, &EntryBatch { stamp: ShardTime(u64::MAX), commands });
+    }
+
+    #[test]
+    fn any_query_is_answered(name in policy_text(), number in number(), limit in any::<u32>()) {
+        let shard = Shard::with("1/s", 5);
+        for id in [ShardId::SYSTEM, ShardId(1)] {
+            for query in [
+                Query::Policy { name: name.clone() },
+                Query::Policies { after: Some(name.clone()), limit },
+                Query::PolicyChanges { since: number, bytes_max: limit },
+                Query::SyncedRevision,
+                Query::Nodes,
+                Query::Clock,
+            ] {
+                answer(id, &shard.rows, &query).unwrap();
+            }
+        }
+    }
+}
