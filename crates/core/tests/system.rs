@@ -152,6 +152,17 @@ fn there_is_a_bound_on_the_bytes_of_all_policies() {
         })
         .count();
     assert_eq!(stored as u64, POLICIES_BYTES_MAX / 251_600);
+
+    // A page of large policies ends early, and the next goes on behind it.
+    let Answer::Policies { policies, more } = ask(&shard, Query::Policies { after: None, limit: u32::MAX }) else {
+        panic!()
+    };
+    assert_eq!((policies.len(), more), (4, true));
+    let after = policies.last().map(|policy| policy.name.to_string());
+    let Answer::Policies { policies: next, .. } = ask(&shard, Query::Policies { after, limit: u32::MAX }) else {
+        panic!()
+    };
+    assert!(next[0].name > policies[3].name);
 }
 
 fn entry(id: u16, incarnation: u128) -> NodeEntry {

@@ -27,6 +27,9 @@ pub const OVERRIDES_MAX: usize = 1_000;
 /// Encoded specification; four of them, a chain, are still one row of a sensible size.
 pub const SPEC_BYTES_MAX: usize = 256 * 1024;
 
+/// Of a wrong text, what an error quotes: enough to find it by.
+pub const QUOTED_CHARS_MAX: usize = 64;
+
 /// Changes of a policy that a data shard tells apart; older ones count as one, at the worse of their terms.
 pub const CHAIN_LINKS_MAX: usize = 4;
 /// Grants outstanding on one bucket; what more would cost in its row is paid by the grant soonest to end.

@@ -159,7 +159,8 @@ impl Plan<'_> {
             let result = looked.result();
             let Standing::Counted(counted) = looked.standing else { continue };
             if let Some(found) = counted.admitted_id.filter(|_| remember) {
-                turn.remember(found, &looked.asked.chain, &counted.bucket.value, looked.asked.cost, result);
+                let epoch = counted.bucket.value.epoch;
+                turn.remember(found, &looked.asked.chain, epoch, looked.asked.cost, result);
             }
             if looked.asked.cost > 0 {
                 turn.put_bucket(counted.bucket, Allowance::Limit(counted.terms));

@@ -8,6 +8,7 @@ use super::{
         BURST_MAX, EXEMPT_MAX, KEY_BYTES_MAX, OVERRIDES_MAX, SPEC_BYTES_MAX, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
         TIMEOUT_MS_MIN,
     },
+    policy::quoted,
 };
 use crate::codec;
 
@@ -49,7 +50,7 @@ impl Faults {
             Some(&(_, value)) => value,
             None => {
                 let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-                self.add(field, format!("{given:?} is not one of {}", words.join(", ")));
+                self.add(field, format!("{} is not one of {}", quoted(given), words.join(", ")));
                 choices[0].1
             }
         }
@@ -169,16 +170,15 @@ fn overrides(
     }
     let mut checked = BTreeMap::new();
     for (key, draft) in drafts {
-        // A key may be half a kilobyte: an error names the beginning of it.
-        let at = format!("overrides[{:?}]", key.chars().take(64).collect::<String>());
+        let at = format!("overrides[{}]", quoted(&key));
         faults.key(&at, "a key", &key);
         match draft {
             OverrideDraft::Word(word) if word == "deny" => {
                 checked.insert(key, Override::Deny);
             }
             OverrideDraft::Word(word) => {
-                let word: String = word.chars().take(64).collect();
-                faults.add(at, format!("{word:?} is not \"deny\"; else an override is an object with rate and burst"));
+                let word = quoted(&word);
+                faults.add(at, format!("{word} is not \"deny\"; else an override is an object with rate and burst"));
             }
             OverrideDraft::Limit { rate, burst } => {
                 if let Some((rate, burst)) = faults.limit(&format!("{at}."), algorithm, rate.as_deref(), burst) {
@@ -242,6 +242,15 @@ mod tests {
                 long_key.as_str()
             ]
         );
+    }
+
+    #[test]
+    fn an_error_quotes_only_the_beginning_of_a_wrong_text() {
+        let long = || Some("x".repeat(100_000));
+        let draft = PolicyDraft { rate: long(), algorithm: long(), on_unavailable: long(), ..PolicyDraft::default() };
+        let faults = draft.check().expect_err("faults");
+        assert_eq!(faults.len(), 3);
+        assert!(faults.iter().all(|fault| fault.message.len() < 300), "{faults:?}");
     }
 
     #[test]

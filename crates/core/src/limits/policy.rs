@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Allowance, Exemptions, Terms,
-    bounds::{POLICY_NAME_BYTES_MAX, TOKENS_PER_US_MAX, WINDOW_US_MAX},
+    bounds::{POLICY_NAME_BYTES_MAX, QUOTED_CHARS_MAX, TOKENS_PER_US_MAX, WINDOW_US_MAX},
 };
 
 /// A policy as stored: the specification and where it came from.
@@ -92,6 +92,11 @@ pub struct FieldError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(String);
+
+/// The beginning of what somebody wrote, as a message quotes it: the whole may be as long as its request.
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", text.chars().take(QUOTED_CHARS_MAX).collect::<String>())
+}
 
 impl PolicyName {
     pub fn parse(text: &str) -> Result<PolicyName, ParseError> {
@@ -185,7 +190,8 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Rate, ParseError> {
         let malformed = || {
             ParseError(format!(
-                "{text:?} is not a rate: write N/unit or N/Kunit with whole numbers and a unit of ms, s, min, h, d, such as 2/s or 5000/15min"
+                "{} is not a rate: write N/unit or N/Kunit with whole numbers and a unit of ms, s, min, h, d, such as 2/s or 5000/15min",
+                quoted(text)
             ))
         };
         let (amount, window) = text.split_once('/').ok_or_else(malformed)?;
@@ -196,7 +202,8 @@ impl FromStr for Rate {
             return Err(malformed());
         }
         let out_of_bounds = || {
-            ParseError(format!("{text:?} is out of bounds: a rate is 1/365d to 1000000000/s, its window at most 365d"))
+            let text = quoted(text);
+            ParseError(format!("{text} is out of bounds: a rate is 1/365d to 1000000000/s, its window at most 365d"))
         };
         let amount: u64 = amount.parse().map_err(|_| out_of_bounds())?;
         let every: u32 = if every.is_empty() { 1 } else { every.parse().map_err(|_| out_of_bounds())? };

@@ -57,18 +57,19 @@ impl SettleCommand {
                 held.items.iter().filter(|other| same(other)).fold(0_u64, |sum, other| sum.saturating_add(other.cost));
             let Some(chain) = turn.chain(&item.policy)? else { continue };
             let mut bucket = turn.bucket(&chain, &item.policy, &item.key)?;
+            let epoch = bucket.value.epoch;
             // Without a row there is no grant either: it was spent, or the policy is another one by now.
             if bucket.exists {
                 let counted = chain.newest().counted(&item.key);
                 bucket.value.settle(counted, self.id, self.attempt, self.spent);
-                turn.put_bucket(bucket.clone(), counted);
+                turn.put_bucket(bucket, counted);
             }
             if let Some(request_id) = held.request_id.as_deref().filter(|_| self.spent)
                 && let Some(result) = held.decision.results.get(at).filter(|result| !result.exempt)
             {
                 let found = turn.admitted_id(&item.policy, &item.key, request_id)?;
                 if !found.value.as_ref().is_some_and(|earlier| earlier.is_remembered(&chain, turn.now)) {
-                    turn.remember(found, &chain, &bucket.value, cost, result.clone());
+                    turn.remember(found, &chain, epoch, cost, result.clone());
                 }
             }
         }

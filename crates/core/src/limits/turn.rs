@@ -135,13 +135,13 @@ impl<'a> Turn<'a> {
         &mut self,
         found: Found<Option<AdmittedId>>,
         chain: &PolicyChain,
-        bucket: &Bucket,
+        epoch: u64,
         cost: u64,
         result: ItemResult,
     ) {
         let value = AdmittedId {
             created_revision: chain.created_revision,
-            epoch: bucket.epoch,
+            epoch,
             admitted_at: self.now,
             cost,
             result,

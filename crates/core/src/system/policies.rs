@@ -15,6 +15,8 @@ pub const POLICIES_MAX: u64 = 1_000;
 pub const POLICIES_BYTES_MAX: u64 = 16 << 20;
 /// Rows read at a time when policies are listed.
 const CHUNK_ROWS: usize = 64;
+/// Encoded policies of one page of the list, so that an answer fits into a frame between nodes.
+const PAGE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PolicyReply {
@@ -207,9 +209,11 @@ pub(crate) fn policy(rows: &dyn ReadRows, name: &str) -> Result<Option<Policy>, 
     })
 }
 
-/// Live policies greater than `after` by name, at most `limit`, and whether there are more.
+/// Live policies greater than `after` by name, at most `limit` and about [`PAGE_BYTES_MAX`] of them, and whether there
+/// are more.
 pub(crate) fn policies(rows: &dyn ReadRows, after: Option<&str>, limit: u32) -> Result<(Vec<Policy>, bool), RowsError> {
     let mut policies = Vec::new();
+    let mut bytes = 0;
     let mut after = after.map(keys::policy);
     loop {
         let chunk = rows.scan(Table::State, &Kind::Policy.prefix(), after.as_deref(), CHUNK_ROWS)?;
@@ -221,7 +225,9 @@ pub(crate) fn policies(rows: &dyn ReadRows, after: Option<&str>, limit: u32) -> 
                 detail: error.to_string(),
             })?;
             if let PolicyRow::Live(policy) = row {
-                if policies.len() >= limit as usize {
+                bytes += value.len();
+                let page_is_full = bytes > PAGE_BYTES_MAX && !policies.is_empty();
+                if policies.len() >= limit as usize || page_is_full {
                     return Ok((policies, true));
                 }
                 policies.push(policy);
