@@ -7,13 +7,16 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use onceward_core::{
-    cluster::{Generation, Manifest, MemberId, ShardId},
+    cluster::{Generation, Manifest, MemberId, NodeEntry, NodeId, ShardId},
     command::{Command, Reply},
     query::{self, Answer, Query},
     system::{NodeRecord, NodeReply, ReplaceState, SystemCommand, SystemReply},
 };
 use onceward_transport::{Lane, Request};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval},
+};
 use tracing::{info, warn};
 
 use crate::{
@@ -48,11 +51,7 @@ pub(crate) fn current_manifest(serving: &Serving, records: &[NodeRecord]) -> Man
 }
 
 /// An operator says that the node's disk is lost.
-pub(crate) async fn begin(
-    serving: &Serving,
-    node: onceward_core::cluster::NodeId,
-    deadline: Instant,
-) -> Result<NodeReply, ServiceError> {
+pub(crate) async fn begin(serving: &Serving, node: NodeId, deadline: Instant) -> Result<NodeReply, ServiceError> {
     let command = Command::System(SystemCommand::BeginReplace { node });
     match serving.router.submit(ShardId::SYSTEM, command, deadline).await.into_result()? {
         Reply::System(SystemReply::Node(reply)) => Ok(reply),
@@ -67,31 +66,48 @@ pub(crate) async fn begin(
 pub(crate) async fn take_care(shared: Arc<Shared>, serving: Arc<Serving>) {
     let mut ticks = interval(CARE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Filling a shard takes as long as sending its state does; who waits to be taken in must not wait for that.
+    let mut placing = JoinSet::new();
     loop {
         ticks.tick().await;
         let records = registry(&serving);
-        founding::adopt_known(&shared, &current_manifest(&serving, &records)).await;
+        let manifest = current_manifest(&serving, &records);
+        founding::adopt_known(&shared, &manifest).await;
         let leads_system = serving.router.local(ShardId::SYSTEM).is_some_and(|shard| shard.leads().is_ok());
         if leads_system && records.is_empty() {
             let manifest = serving.surroundings.manifest.clone();
             submit(&serving, SystemCommand::RecordManifest { manifest }).await;
         }
-        for record in &records {
-            match record.replace {
-                ReplaceState::No => {}
-                ReplaceState::Awaited if leads_system => admit(&shared, &serving, record).await,
-                ReplaceState::Awaited => {}
-                ReplaceState::Filling => {
-                    fill_led_shards(&serving, record).await;
-                    if leads_system && is_filled(&serving, record).await {
-                        let (node, generation) = (record.entry.id, record.entry.generation);
-                        info!(%node, "the replacement votes in all its shards");
-                        submit(&serving, SystemCommand::FinishReplace { node, generation }).await;
-                    }
-                }
-            }
+        for record in records.iter().filter(|record| leads_system && record.replace == ReplaceState::Awaited) {
+            admit(&shared, &serving, record).await;
+        }
+        while placing.try_join_next().is_some() {}
+        if placing.is_empty() {
+            placing.spawn(place(shared.clone(), serving.clone(), manifest, records));
         }
     }
+}
+
+/// Gives every node its place in the shards led here, and tells the registry of replacements that have all of theirs.
+async fn place(shared: Arc<Shared>, serving: Arc<Serving>, manifest: Manifest, records: Vec<NodeRecord>) {
+    for entry in manifest.nodes.iter().filter(|entry| is_here(&shared, entry)) {
+        fill_led_shards(&serving, entry).await;
+    }
+    for record in records.iter().filter(|record| record.replace == ReplaceState::Filling) {
+        let leads_system = serving.router.local(ShardId::SYSTEM).is_some_and(|shard| shard.leads().is_ok());
+        if leads_system && is_filled(&serving, record).await {
+            let (node, generation) = (record.entry.id, record.entry.generation);
+            info!(%node, "the replacement votes in all its shards");
+            submit(&serving, SystemCommand::FinishReplace { node, generation }).await;
+        }
+    }
+}
+
+/// Whether the directory that the cluster expects of a node is connected, as a member.
+fn is_here(shared: &Shared, entry: &NodeEntry) -> bool {
+    shared
+        .peer_hello(entry.id)
+        .is_some_and(|hello| hello.cluster_id.is_some() && hello.incarnation == entry.incarnation)
 }
 
 async fn submit(serving: &Serving, command: SystemCommand) -> Option<NodeReply> {
@@ -116,27 +132,25 @@ async fn admit(shared: &Shared, serving: &Serving, record: &NodeRecord) {
     }
 }
 
-/// In every shard led here that the node is to hold: its new generation takes the place of the old one.
-async fn fill_led_shards(serving: &Serving, record: &NodeRecord) {
-    let node = record.entry.id;
-    let new = MemberId::new(node, record.entry.generation);
+/// In every shard led here that the node is to hold: its present generation takes the place of an older one, or comes in
+/// as a learner where no generation of it is.
+async fn fill_led_shards(serving: &Serving, entry: &NodeEntry) {
+    let new = MemberId::new(entry.id, entry.generation);
     for shard in serving.router.local_shards() {
         let manifest = &serving.surroundings.manifest;
-        if !manifest.holders(shard.id).contains(&node) || shard.leads().is_err() {
+        if !manifest.holders(shard.id).contains(&new.node) || shard.leads().is_err() {
             continue;
         }
         let status = shard.group.status();
-        let old = status.voters.iter().chain(&status.learners).copied().find(|member| is_older(*member, new));
-        let changed = match old {
+        let mut present = status.voters.iter().chain(&status.learners).filter(|member| member.node == new.node);
+        let changed = match present.clone().copied().find(|member| is_older(*member, new)) {
             Some(old) => shard.group.replace_member(old, new).await,
-            None if !status.voters.contains(&new) && !status.learners.contains(&new) => {
-                shard.group.add_learner(new).await
-            }
+            None if present.next().is_none() => shard.group.add_learner(new).await,
             None => continue,
         };
         match changed {
-            Ok(()) => info!(shard = %shard.id, %new, "the replacement took its place in the shard"),
-            Err(error) => warn!(shard = %shard.id, %new, %error, "the replacement is not in its place yet"),
+            Ok(()) => info!(shard = %shard.id, %new, "the node took its place in the shard"),
+            Err(error) => warn!(shard = %shard.id, %new, %error, "the node is not in its place yet"),
         }
     }
 }
@@ -167,21 +181,31 @@ async fn is_filled(serving: &Serving, record: &NodeRecord) -> bool {
     true
 }
 
+/// The members of a shard as its leader has them. Where the leader isn't known, every voter is asked.
 async fn members(serving: &Serving, shard: ShardId) -> Option<Members> {
-    let leader = serving.router.believed_leader(shard)?;
-    let members = if leader == serving.surroundings.me.node {
-        members_here(serving.router.local(shard)?)
-    } else {
-        let request = Request {
-            lane: Lane::Control,
-            method: Method::Members.code(),
-            shard,
-            body: Bytes::new(),
-            timeout: STEP_TIMEOUT,
+    let believed = serving.router.believed_leader(shard);
+    for node in believed.into_iter().chain(serving.surroundings.manifest.voters(shard)) {
+        let members = if node == serving.surroundings.me.node {
+            serving.router.local(shard).map(|shard| members_here(shard))
+        } else {
+            ask_for_members(serving, shard, node).await
         };
-        wire::decode(&serving.surroundings.links.call(leader, request).await.ok()?).ok()?
+        if let Some(members) = members.filter(|members| members.led_here) {
+            return Some(members);
+        }
+    }
+    None
+}
+
+async fn ask_for_members(serving: &Serving, shard: ShardId, node: NodeId) -> Option<Members> {
+    let request = Request {
+        lane: Lane::Control,
+        method: Method::Members.code(),
+        shard,
+        body: Bytes::new(),
+        timeout: STEP_TIMEOUT,
     };
-    members.led_here.then_some(members)
+    wire::decode(&serving.surroundings.links.call(node, request).await.ok()?).ok()
 }
 
 pub(crate) fn members_here(shard: &Shard) -> Members {

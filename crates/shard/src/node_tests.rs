@@ -1,0 +1,190 @@
+//! Whole nodes over real links and directories, one or several in this process.
+
+use onceward_core::{
+    limits::{CheckItem, Mode, PolicyDraft},
+    system::ReplaceState,
+};
+use onceward_storage::StoreOptions;
+use onceward_transport::Security;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use super::*;
+use crate::{
+    config::PeerConfig,
+    shard_actor::Message,
+    sources::{OsEntropy, SystemClock},
+};
+
+/// How long anything may take that is waited for. Far beyond what a busy machine needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cluster founded by node 1.
+struct Cluster {
+    peers: BTreeMap<NodeId, PeerConfig>,
+    dirs: BTreeMap<u16, TempDir>,
+    nodes: BTreeMap<u16, Node>,
+}
+
+impl Cluster {
+    /// Founds a cluster of `count` nodes with two data shards more than that and waits until all are ready.
+    async fn start(count: u16) -> Cluster {
+        // All at once, so that no port is handed out twice.
+        let listeners: Vec<_> = (1..=count).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let peers = (1..=count).zip(&listeners).map(|(node, listener)| {
+            let address = listener.local_addr().unwrap().to_string();
+            (NodeId(node), PeerConfig { peer_address: address.clone(), http_address: address })
+        });
+        let mut cluster = Cluster { peers: peers.collect(), dirs: BTreeMap::new(), nodes: BTreeMap::new() };
+        drop(listeners);
+        for node in 1..=count {
+            cluster.dirs.insert(node, tempfile::tempdir().unwrap());
+        }
+        found(cluster.dirs[&1].path(), count + 2).unwrap();
+        for node in 1..=count {
+            cluster.start_node(node).await;
+        }
+        cluster.wait_ready().await;
+        cluster
+    }
+
+    async fn start_node(&mut self, id: u16) {
+        let node = Node::start(NodeConfig {
+            node: NodeId(id),
+            data_dir: self.dirs[&id].path().to_owned(),
+            peer_listen: self.peers[&NodeId(id)].peer_address.parse().unwrap(),
+            peers: self.peers.clone(),
+            security: Security::Hmac { secret: vec![7; 32] },
+            store: StoreOptions::default(),
+            tuning: Tuning::default(),
+            clock: Arc::new(SystemClock),
+            entropy: Arc::new(OsEntropy),
+            on_fatal: Arc::new(|what| panic!("fatal: {what}")),
+        });
+        self.nodes.insert(id, node.await.unwrap());
+    }
+
+    async fn wait_ready(&self) {
+        for (id, node) in &self.nodes {
+            until(|| node.readiness().ready).await.unwrap_or_else(|()| panic!("node {id}: {:?}", node.readiness()));
+        }
+    }
+
+    async fn stop_node(&mut self, id: u16) {
+        self.nodes.remove(&id).unwrap().stop().await;
+    }
+
+    /// Takes a node's disk away; it starts again from an empty one.
+    async fn lose_disk(&mut self, id: u16) {
+        self.stop_node(id).await;
+        self.dirs.insert(id, tempfile::tempdir().unwrap());
+        self.start_node(id).await;
+    }
+
+    async fn stop(mut self) {
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.stop_node(node).await;
+        }
+    }
+}
+
+fn found(dir: &std::path::Path, data_shards: u16) -> Result<u128, founding::FoundError> {
+    founding::found(NodeId(1), dir, data_shards, &StoreOptions::default(), &OsEntropy)
+}
+
+async fn until(condition: impl Fn() -> bool) -> Result<(), ()> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if condition() {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    Err(())
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(10)
+}
+
+async fn put_policy(node: &Node) {
+    let draft = PolicyDraft { rate: Some("1/h".to_owned()), burst: Some(3), ..PolicyDraft::default() };
+    let name = PolicyName::parse("p").unwrap();
+    node.put_policy(name, draft.check().unwrap(), deadline()).await.unwrap();
+}
+
+async fn check(node: &Node, key: &str) -> CheckAnswer {
+    let items = vec![CheckItem { policy: "p".to_owned(), key: key.to_owned(), cost: 1 }];
+    let request = CheckRequest { mode: Mode::Enforce, items, request_id: None, deadline: deadline() };
+    node.check(request).await.unwrap()
+}
+
+/// What is left, decided by the shard itself.
+async fn remaining_after_check(node: &Node, key: &str) -> u64 {
+    let answer = check(node, key).await;
+    assert_eq!(answer.degraded, [None]);
+    answer.decision.results[0].remaining
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crashed_shard_actor_is_restarted_and_the_node_goes_on() {
+    let cluster = Cluster::start(1).await;
+    let node = &cluster.nodes[&1];
+    put_policy(node).await;
+    assert_eq!(remaining_after_check(node, "k").await, 2);
+
+    let serving = node.serving().unwrap();
+    let before: Vec<_> = serving.router.local_shards().map(|shard| shard.actor_id()).collect();
+    for shard in serving.router.local_shards() {
+        shard.tell(Message::Panic);
+    }
+    let restarted = || serving.router.local_shards().zip(&before).all(|(shard, before)| shard.actor_id() != *before);
+    until(restarted).await.expect("every actor was restarted");
+
+    assert_eq!(remaining_after_check(node, "k").await, 1);
+    drop(serving);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_node_knows_its_buckets_and_a_directory_is_founded_once() {
+    let mut cluster = Cluster::start(1).await;
+    put_policy(&cluster.nodes[&1]).await;
+    assert_eq!(remaining_after_check(&cluster.nodes[&1], "k").await, 2);
+    cluster.stop_node(1).await;
+
+    assert!(matches!(found(cluster.dirs[&1].path(), 2), Err(founding::FoundError::Directory(_))));
+
+    cluster.start_node(1).await;
+    cluster.wait_ready().await;
+    assert_eq!(remaining_after_check(&cluster.nodes[&1], "k").await, 1);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_nodes_serve_everything_and_one_that_only_follows_the_system_shard_is_replaced() {
+    let mut cluster = Cluster::start(5).await;
+    put_policy(&cluster.nodes[&4]).await;
+    for (id, node) in &cluster.nodes {
+        for key in 0..16 {
+            assert_eq!(remaining_after_check(node, &format!("{id}-{key}")).await, 2);
+        }
+    }
+
+    cluster.lose_disk(4).await;
+    assert!(!cluster.nodes[&4].readiness().ready);
+    cluster.nodes[&2].replace(NodeId(4), deadline()).await.unwrap();
+    cluster.wait_ready().await;
+    let finished = || {
+        cluster.nodes.values().all(|node| {
+            let records = replacing::registry(&node.serving().unwrap());
+            let record = records.iter().find(|record| record.entry.id == NodeId(4));
+            record.is_some_and(|record| (record.replace, record.entry.generation) == (ReplaceState::No, Generation(1)))
+        })
+    };
+    until(finished).await.expect("the replacement is finished, and every node knows it");
+    for key in 0..16 {
+        assert_eq!(remaining_after_check(&cluster.nodes[&4], &format!("1-{key}")).await, 1);
+    }
+    cluster.stop().await;
+}
