@@ -43,8 +43,8 @@ pub const AUTH_ADDRESSES_MAX: usize = 10_000;
 /// After the last connection should have been answered: two default deadlines.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Clients turned away for overload come back after this.
-pub const OVERLOAD_RETRY_AFTER_MS: u64 = 1_000;
+/// Clients turned away come back after this: overload has eased, or a shard has elected a leader.
+pub const UNAVAILABLE_RETRY_AFTER_MS: u64 = 1_000;
 
 /// What `onceward replace` waits for an answer: the deadline that the node itself keeps, and as much again.
 pub const REPLACE_TIMEOUT: Duration = Duration::from_secs(4);

@@ -57,6 +57,7 @@ async fn a_denied_check_is_429_with_the_same_members_and_the_problems() {
     assert_eq!(answer.json()["results"][0]["retry_after_ms"], 1_235);
     assert_eq!(answer.json()["results"][0]["reset_after_ms"], 9_001);
     assert_eq!(answer.json()["allowed"], false);
+    assert_eq!(answer.json()["retry_after_ms"], 1_235);
     assert_eq!(answer.header("retry-after"), Some("2"));
     assert_eq!(answer.header("ratelimit"), Some(r#""api";r=0;t=10"#));
 }
@@ -283,6 +284,7 @@ async fn health_follows_the_node() {
     let answer = api.call("GET", "/readyz", "").await;
     answer.assert_problem(503, "unavailable");
     assert_eq!(answer.json()["waiting_shards"], json!([2]));
+    assert_eq!(answer.header("retry-after"), Some("1"));
     assert_eq!(api.call("GET", "/livez", "").await.status, 200);
 }
 

@@ -52,10 +52,16 @@ const CHECKS: &[(&str, &[&str])] = &[
     (r#"{"checks": [{"policy": "", "key": "k"}]}"#, &["checks[0].policy", "a-z"]),
     (r#"{"checks": [{"policy": "API", "key": "k"}]}"#, &["checks[0].policy", "a-z"]),
     (r#"{"checks": [{"policy": "a\u0000", "key": "k"}]}"#, &["checks[0].policy"]),
-    (r#"{"checks": [{"policy": "api", "key": "k", "weight": 1}]}"#, &["`weight`", "policy, key, cost"]),
-    (r#"{"checks": [{"policy": "api", "key": "k", "key": "l"}]}"#, &["duplicate field `key`"]),
-    (r#"{"checks": [{"policy": "api", "key": "k"}], "Mode": "peek"}"#, &["unknown field `Mode`", "mode", "line 1"]),
-    (r#"{"checks": [{"policy": "api", "key": "k"}], "checks": []}"#, &["duplicate field `checks`"]),
+    (
+        r#"{"checks": [{"policy": "api", "key": "k", "weight": 1}]}"#,
+        &["checks[0].weight is unknown", "policy, key, cost"],
+    ),
+    (r#"{"checks": [{"policy": "api", "key": "k", "key": "l"}]}"#, &["checks[0].key is there twice"]),
+    (
+        r#"{"checks": [{"policy": "api", "key": "k"}], "Mode": "peek"}"#,
+        &["Mode is unknown", "checks, mode, request_id"],
+    ),
+    (r#"{"checks": [{"policy": "api", "key": "k"}], "checks": []}"#, &["checks is there twice"]),
     (r#"{"checks": [{"policy": "api", "key": "k"}], "mode": "dry"}"#, &["mode must be", "\"shadow\"", "\"dry\""]),
     (r#"{"checks": [{"policy": "api", "key": "k"}], "mode": 1}"#, &["mode must be", "not 1"]),
     (r#"{"checks": [{"policy": "api", "key": "k"}], "request_id": ""}"#, &["request_id", "1 to 64 bytes"]),
@@ -77,7 +83,10 @@ const REFUNDS: &[(&str, &[&str])] = &[
         r#"{"policy": [], "key": {}, "cost": "1", "request_id": null}"#,
         &["policy must be", "key must be", "cost must be", "request_id must be"],
     ),
-    (r#"{"policy": "api", "key": "k", "cost": 1, "request_id": "r", "mode": "x"}"#, &["unknown field `mode`"]),
+    (
+        r#"{"policy": "api", "key": "k", "cost": 1, "request_id": "r", "mode": "x"}"#,
+        &["mode is unknown", "policy, key, cost, request_id"],
+    ),
 ];
 
 const POLICIES: &[(&str, &[&str])] = &[
@@ -108,10 +117,13 @@ const POLICIES: &[(&str, &[&str])] = &[
     (r#"{"rate": "2/s", "overrides": {"k": {}}}"#, &["overrides[\"k\"].rate"]),
     (r#"{"rate": "2/s", "overrides": {"k": {"rate": "1/s", "burst": 0}}}"#, &["overrides[\"k\"].burst"]),
     (r#"{"rate": "2/s", "overrides": {"k": {"rate": 1}}}"#, &["overrides[\"k\"].rate must be", "not 1"]),
-    (r#"{"rate": "2/s", "overrides": {"k": {"rate": "1/s", "cost": 1}}}"#, &["unknown field `cost`"]),
-    (r#"{"rate": "2/s", "overrides": {"k": "deny", "k": "deny"}}"#, &["duplicate field `k`"]),
-    (r#"{"rate": "2/s", "name": "api"}"#, &["unknown field `name`"]),
-    (r#"{"rate": "2/s", "revision": 1}"#, &["unknown field `revision`"]),
+    (
+        r#"{"rate": "2/s", "overrides": {"k": {"rate": "1/s", "cost": 1}}}"#,
+        &["overrides[\"k\"].cost is unknown", "rate, burst"],
+    ),
+    (r#"{"rate": "2/s", "overrides": {"k": "deny", "k": "deny"}}"#, &["overrides[\"k\"] is there twice"]),
+    (r#"{"rate": "2/s", "name": "api"}"#, &["name is unknown"]),
+    (r#"{"rate": "2/s", "revision": 1}"#, &["revision is unknown"]),
 ];
 
 #[tokio::test]
@@ -140,8 +152,22 @@ async fn invalid_fields_are_listed_by_their_paths() {
     let errors = answer.json()["errors"].clone();
     let fields: Vec<_> = errors.as_array().unwrap().iter().map(|error| error["field"].as_str().unwrap()).collect();
     assert_eq!(fields, ["mode", "checks[0].key", "checks[1].key"]);
-    let answer = api().check(r#"{"surprise": 1}"#).await;
-    assert_eq!(answer.json()["errors"][0]["field"], "surprise");
+    let one = |answer: support::Answer| answer.json()["errors"][0]["field"].as_str().unwrap().to_owned();
+    assert_eq!(one(api().check(r#"{"surprise": 1, "checks": [{"policy": "api", "key": "k"}]}"#).await), "surprise");
+    assert_eq!(one(api().check(r#"{"checks": [{"policy": "api", "key": "k", "a.b": {}}]}"#).await), "checks[0].a.b");
+    assert_eq!(one(api().check(r#"{"checks": []}"#).await), "checks");
+    assert_eq!(one(api().call("GET", "/v1/policies/A", "").await), "policy");
+    assert_eq!(one(api().call("DELETE", "/v1/limits/A/k", "").await), "policy");
+}
+
+#[tokio::test]
+async fn a_missing_field_is_told_once_and_an_error_lists_no_more_than_a_screenful() {
+    let refund = r#"{"key": "k", "cost": 1, "request_id": "r"}"#;
+    let answer = api().call("POST", "/v1/limits/refund", refund).await;
+    assert_eq!(answer.json()["errors"].as_array().map(Vec::len), Some(1), "{}", answer.detail());
+    let members: Vec<String> = (0..2_000).map(|n| format!(r#""{n}": 1"#)).collect();
+    let answer = api().check(&format!("{{{}}}", members.join(", "))).await;
+    assert_eq!(answer.json()["errors"].as_array().map(Vec::len), Some(16));
 }
 
 #[tokio::test]
@@ -166,10 +192,14 @@ async fn lengths_are_counted_in_bytes_and_the_longest_is_taken() {
 }
 
 #[tokio::test]
-async fn long_names_of_unknown_fields_are_cut_in_the_answer() {
+async fn what_an_answer_repeats_of_a_request_is_cut() {
     let answer = api().check(&format!(r#"{{"{}": 1}}"#, "x".repeat(10_000))).await;
     answer.assert_problem(400, "invalid_request");
-    assert!(answer.detail().len() < 600 && answer.detail().contains("line 1 column"), "{}", answer.detail());
+    assert!(answer.detail().len() < 600 && answer.detail().contains("checks is missing"), "{}", answer.detail());
+    let long = format!(r#"{{"rate": "{0}", "algorithm": "{0}"}}"#, "x".repeat(10_000));
+    let answer = api().call("PUT", "/v1/policies/api", long).await;
+    answer.assert_problem(400, "invalid_request");
+    assert!(answer.body.len() < 1_500, "{}", answer.body.len());
 }
 
 #[tokio::test]

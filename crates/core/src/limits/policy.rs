@@ -109,7 +109,7 @@ impl PolicyName {
                 Ok(PolicyName(text.to_owned()))
             }
             _ => Err(ParseError(format!(
-                "a policy name is 1 to {POLICY_NAME_BYTES_MAX} characters a-z, 0-9, '_', '.', '-', the first a letter or digit"
+                "must be 1 to {POLICY_NAME_BYTES_MAX} characters a-z, 0-9, '_', '.', '-', the first a letter or digit"
             ))),
         }
     }

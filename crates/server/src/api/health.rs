@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::{
     App,
-    problem::{Code, Problem, ProblemMembers},
+    problem::{Problem, ProblemMembers},
 };
 
 #[derive(Serialize, ToSchema)]
@@ -60,7 +60,7 @@ pub async fn readyz(State(app): State<App>) -> Response {
         return Json(ReadyBody { ready: true, detail: readiness.detail }).into_response();
     }
     let detail = if stopping { "the node is stopping".to_owned() } else { readiness.detail };
-    let problem = Problem::new(Code::Unavailable, detail);
+    let problem = Problem::unavailable(detail);
     let waiting_shards = readiness.waiting_shards.iter().map(|shard| shard.0).collect();
     problem.respond_with(&NotReadyBody { problem: problem.members(), ready: false, waiting_shards })
 }

@@ -2,8 +2,8 @@
 //! type or out of range, by its path, with what is allowed.
 //!
 //! serde would stop at the first wrong type without naming the field, and would take an array for an object. So a
-//! member is read as a [`Field`], which keeps a wrong value as a description, and judged afterwards. Unknown and
-//! duplicate members and malformed JSON end the reading at once, with their position.
+//! member is read as a [`Field`], which keeps a wrong value as a description, an object as an [`Object`], which keeps
+//! the names it should not have, and both are judged afterwards. Only malformed JSON ends the reading, with its position.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -14,6 +14,7 @@ use serde::{
 };
 
 use super::problem::Problem;
+use crate::bounds::FIELD_ERRORS_MAX;
 
 /// A member of a JSON object.
 #[derive(Debug, Default)]
@@ -77,28 +78,82 @@ impl<'de, T: Wanted<'de>> Wanted<'de> for Vec<Field<T>> {
     }
 }
 
-/// Reads a struct of [`Field`]s from an object of these members, each once, and no others.
+/// The members of an object by name, each a [`Field`]; see [`object!`].
+pub trait Members<'de>: Sized {
+    /// Reads them all. Names that are unknown, or come a second time, are told to `surplus`.
+    fn read<A: MapAccess<'de>>(object: A, surplus: &mut Vec<Surplus>) -> Result<Self, A::Error>;
+}
+
+/// A member that an object should not have.
+#[derive(Debug)]
+pub struct Surplus {
+    name: String,
+    message: String,
+}
+
+/// An object as it came in. Only [`Judge::object`] gives its members out, so that no surplus one goes unnoticed.
+#[derive(Debug)]
+pub struct Object<T> {
+    members: T,
+    surplus: Vec<Surplus>,
+}
+
+impl<'de, T: Members<'de>> Wanted<'de> for Object<T> {
+    const WHAT: &'static str = "an object";
+
+    fn from_object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
+        let mut surplus = Vec::new();
+        Ok(Some(Object { members: T::read(object, &mut surplus)?, surplus }))
+    }
+}
+
+/// Makes a struct of [`Field`]s readable from an object of these members.
 macro_rules! object {
     ($type:ident { $($field:ident),* $(,)? }) => {
-        impl<'de> $crate::api::json::Wanted<'de> for $type {
-            const WHAT: &'static str = "an object";
-
-            fn from_object<A: serde::de::MapAccess<'de>>(mut object: A) -> Result<Option<Self>, A::Error> {
+        impl<'de> $crate::api::json::Members<'de> for $type {
+            fn read<A: serde::de::MapAccess<'de>>(
+                mut object: A,
+                surplus: &mut Vec<$crate::api::json::Surplus>,
+            ) -> Result<Self, A::Error> {
                 $(let mut $field = $crate::api::json::Field::Absent;)*
                 while let Some($crate::api::json::Name(name)) = object.next_key()? {
                     match name.as_ref() {
                         $(stringify!($field) if matches!($field, $crate::api::json::Field::Absent) => {
                             $field = object.next_value()?;
                         })*
-                        _ => return Err($crate::api::json::surplus(&name, &[$(stringify!($field)),*])),
+                        _ => {
+                            object.next_value::<serde::de::IgnoredAny>()?;
+                            $crate::api::json::note_surplus(surplus, &name, &[$(stringify!($field)),*]);
+                        }
                     }
                 }
-                Ok(Some($type { $($field),* }))
+                Ok($type { $($field),* })
             }
         }
     };
 }
 pub(crate) use object;
+
+pub(crate) fn note_surplus(surplus: &mut Vec<Surplus>, name: &str, known: &[&str]) {
+    if surplus.len() < FIELD_ERRORS_MAX {
+        let message = match known.contains(&name) {
+            true => DUPLICATE.to_owned(),
+            false => format!("is unknown; known are {}", known.join(", ")),
+        };
+        surplus.push(Surplus { name: shown(name), message });
+    }
+}
+
+/// What is said of a member that an object has twice.
+pub const DUPLICATE: &str = "is there twice";
+
+/// Characters of a caller's own text that a message repeats: enough to find it by.
+const SHOWN_CHARS_MAX: usize = 64;
+
+/// The beginning of a caller's own text, for a message.
+pub fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
 
 /// A member's name, borrowed from the body unless it has escapes.
 pub(crate) struct Name<'de>(pub Cow<'de, str>);
@@ -125,21 +180,6 @@ impl<'de> Visitor<'de> for NameVisitor {
     fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
         Ok(Name(Cow::Owned(name.to_owned())))
     }
-}
-
-const UNKNOWN: &str = "unknown field `";
-const DUPLICATE: &str = "duplicate field `";
-
-/// A member that an object has twice, or that it doesn't have.
-pub(crate) fn surplus<E: Error>(name: &str, known: &[&str]) -> E {
-    if known.contains(&name) {
-        return duplicate(name);
-    }
-    E::custom(format!("{UNKNOWN}{name}`, known are {}", known.join(", ")))
-}
-
-pub(crate) fn duplicate<E: Error>(name: &str) -> E {
-    E::custom(format!("{DUPLICATE}{name}`"))
 }
 
 impl<'de, T: Wanted<'de>> Deserialize<'de> for Field<T> {
@@ -191,47 +231,22 @@ impl<'de, T: Wanted<'de>> Visitor<'de> for FieldVisitor<T> {
 }
 
 /// Reads a body that must be an object of `T`'s members.
-pub fn read_object<T: for<'de> Wanted<'de>>(body: &[u8]) -> Result<T, Problem> {
-    match serde_json::from_str(text(body)?).map_err(malformed)? {
-        Field::Given(object) => Ok(object),
-        Field::Wrong(found) => Err(Problem::invalid(format!("the body must be a JSON object, not {found}"))),
-        Field::Absent => unreachable!("a value was read"),
+pub fn read_object<T: for<'de> Members<'de>>(body: &[u8], judge: &mut Judge) -> Result<T, Problem> {
+    match serde_json::from_str(text(body)?) {
+        Ok(Field::Given(object)) => Ok(judge.object(object, "")),
+        Ok(Field::Wrong(found)) => Err(Problem::invalid(format!("the body must be a JSON object, not {found}"))),
+        Ok(Field::Absent) => unreachable!("a value was read"),
+        // Of wrong types a field keeps account, so what is left is syntax: told with its position.
+        Err(error) => Err(Problem::invalid(format!("the body is not valid JSON: {error}"))),
     }
 }
 
-/// The body as text.
-pub fn text(body: &[u8]) -> Result<&str, Problem> {
+fn text(body: &[u8]) -> Result<&str, Problem> {
     if body.is_empty() {
         return Err(Problem::invalid("the body is empty; it must be a JSON object"));
     }
     std::str::from_utf8(body)
         .map_err(|error| Problem::invalid(format!("the body is not UTF-8: byte {} is wrong", error.valid_up_to())))
-}
-
-/// What serde_json has to say: syntax with its position, or an unknown or duplicate member by its name.
-pub fn malformed(error: serde_json::Error) -> Problem {
-    let message = shortened(error.to_string());
-    if !error.is_data() {
-        return Problem::invalid(format!("the body is not valid JSON: {message}"));
-    }
-    let field = [UNKNOWN, DUPLICATE]
-        .iter()
-        .find_map(|start| message.strip_prefix(start)?.split_once('`').map(|(name, _)| name.to_owned()));
-    let errors = field.map(|field| FieldError { field, message: message.clone() }).into_iter().collect();
-    Problem { errors, ..Problem::invalid(message) }
-}
-
-/// A caller's own text, quoted in a message, may be as long as its body.
-const MESSAGE_CHARS_MAX: usize = 400;
-
-fn shortened(mut message: String) -> String {
-    if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
-        let position = message.rfind(" at line ").map(|at| message.split_off(at)).unwrap_or_default();
-        message.truncate(end);
-        message.push('…');
-        message.push_str(&position);
-    }
-    message
 }
 
 /// Judges fields one after the other and collects what is wrong.
@@ -241,8 +256,20 @@ pub struct Judge {
 }
 
 impl Judge {
+    /// Notes what is wrong with a field.
     pub fn refuse(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.errors.push(FieldError { field: path.into(), message: message.into() });
+        // A large body can be wrong in thousands of places, of which no more are told anyway.
+        if self.errors.len() < FIELD_ERRORS_MAX {
+            self.errors.push(FieldError { field: path.into(), message: message.into() });
+        }
+    }
+
+    /// The members of an object; surplus ones are refused. `at` is the object's own path, empty or ending in a dot.
+    pub fn object<T>(&mut self, object: Object<T>, at: &str) -> T {
+        for Surplus { name, message } in object.surplus {
+            self.refuse(format!("{at}{name}"), message);
+        }
+        object.members
     }
 
     /// The value of a field that must be there; `allowed` completes "must be …".
@@ -278,8 +305,11 @@ impl Judge {
         }
     }
 
-    /// `Ok` when nothing was wrong.
-    pub fn verdict(self) -> Result<(), Problem> {
-        if self.errors.is_empty() { Ok(()) } else { Err(Problem::invalid_fields(self.errors)) }
+    /// What was read, when nothing was wrong. It is `None` only where a refused field left it incomplete.
+    pub fn verdict<T>(self, read: Option<T>) -> Result<T, Problem> {
+        match read {
+            Some(read) if self.errors.is_empty() => Ok(read),
+            _ => Err(Problem::invalid_fields(self.errors)),
+        }
     }
 }

@@ -10,7 +10,10 @@ use axum::{
 };
 use onceward_core::{
     cluster::ShardId,
-    limits::{Algorithm, Escrow, OnUnavailable, Override, OverrideDraft, Policy, PolicyDraft, PolicyName, PolicySpec},
+    limits::{
+        Algorithm, Escrow, FieldError, OnUnavailable, Override, OverrideDraft, Policy, PolicyDraft, PolicyName,
+        PolicySpec,
+    },
 };
 use serde::{Serialize, de::MapAccess};
 use tracing::info;
@@ -19,7 +22,7 @@ use utoipa::ToSchema;
 use super::{
     App,
     call::{Call, JsonBody, PathSegments},
-    json::{Field, Judge, Wanted, duplicate, object, read_object},
+    json::{DUPLICATE, Field, Judge, Object, Wanted, object, read_object, shown},
     problem::{Code, Problem, ProblemMembers, policy_not_found},
 };
 use onceward_shard::PolicyWrite;
@@ -60,12 +63,12 @@ struct LimitBody {
 
 enum OverrideBody {
     Word(String),
-    Limit(LimitBody),
+    Limit(Object<LimitBody>),
 }
 
-/// The members of `overrides`: every key once.
+/// The members of `overrides`, in the order they came in.
 #[derive(Default)]
-struct Overrides(BTreeMap<String, Field<OverrideBody>>);
+struct Overrides(Vec<(String, Field<OverrideBody>)>);
 
 object!(PolicyBody { algorithm, rate, burst, on_unavailable, timeout_ms, exempt, overrides, escrow });
 object!(LimitBody { rate, burst });
@@ -78,7 +81,7 @@ impl<'de> Wanted<'de> for OverrideBody {
     }
 
     fn from_object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
-        Ok(LimitBody::from_object(object)?.map(OverrideBody::Limit))
+        Ok(Object::from_object(object)?.map(OverrideBody::Limit))
     }
 }
 
@@ -86,12 +89,9 @@ impl<'de> Wanted<'de> for Overrides {
     const WHAT: &'static str = "an object of overrides by key";
 
     fn from_object<A: MapAccess<'de>>(mut object: A) -> Result<Option<Self>, A::Error> {
-        let mut overrides = BTreeMap::new();
-        while let Some((key, value)) = object.next_entry::<String, Field<OverrideBody>>()? {
-            if overrides.contains_key(&key) {
-                return Err(duplicate(&key));
-            }
-            overrides.insert(key, value);
+        let mut overrides = Vec::new();
+        while let Some(member) = object.next_entry()? {
+            overrides.push(member);
         }
         Ok(Some(Overrides(overrides)))
     }
@@ -99,8 +99,8 @@ impl<'de> Wanted<'de> for Overrides {
 
 /// Reads and checks the body.
 pub fn parse(body: &[u8]) -> Result<PolicySpec, Problem> {
-    let body: PolicyBody = read_object(body)?;
     let mut judge = Judge::default();
+    let body: PolicyBody = read_object(body, &mut judge)?;
     let path = |name: &'static str| move || name.to_owned();
     let draft = PolicyDraft {
         algorithm: judge.optional(body.algorithm, path("algorithm"), "\"token_bucket\" or \"sliding_window\""),
@@ -112,8 +112,7 @@ pub fn parse(body: &[u8]) -> Result<PolicySpec, Problem> {
         overrides: overrides(&mut judge, body.overrides),
         escrow: judge.optional(body.escrow, path("escrow"), "\"auto\" or \"off\""),
     };
-    judge.verdict()?;
-    draft.check().map_err(Problem::invalid_fields)
+    judge.verdict(Some(draft))?.check().map_err(Problem::invalid_fields)
 }
 
 fn exempt(judge: &mut Judge, field: Field<Vec<Field<String>>>) -> Vec<String> {
@@ -127,23 +126,33 @@ fn overrides(judge: &mut Judge, field: Field<Overrides>) -> BTreeMap<String, Ove
     let Overrides(given) = judge.optional(field, || "overrides".to_owned(), Overrides::WHAT).unwrap_or_default();
     let mut drafts = BTreeMap::new();
     for (key, value) in given {
-        let shown: String = key.chars().take(64).collect();
-        let path = |name: &'static str| move |shown: &str| format!("overrides[{shown:?}]{name}");
-        let Some(value) = judge.required(value, || path("")(&shown), OverrideBody::WHAT) else { continue };
+        let at = format!("overrides[{:?}]", shown(&key));
+        let Some(value) = judge.required(value, || at.clone(), OverrideBody::WHAT) else { continue };
         let draft = match value {
             OverrideBody::Word(word) => OverrideDraft::Word(word),
-            OverrideBody::Limit(LimitBody { rate, burst }) => OverrideDraft::Limit {
-                rate: judge.optional(rate, || path(".rate")(&shown), "a string like \"2/s\""),
-                burst: judge.optional(burst, || path(".burst")(&shown), "a whole number from 1 to 1000000000000"),
-            },
+            OverrideBody::Limit(limit) => {
+                let LimitBody { rate, burst } = judge.object(limit, &format!("{at}."));
+                let path = |name: &'static str| {
+                    let at = &at;
+                    move || format!("{at}.{name}")
+                };
+                OverrideDraft::Limit {
+                    rate: judge.optional(rate, path("rate"), "a string like \"2/s\""),
+                    burst: judge.optional(burst, path("burst"), "a whole number from 1 to 1000000000000"),
+                }
+            }
         };
-        drafts.insert(key, draft);
+        if drafts.insert(key, draft).is_some() {
+            judge.refuse(at, DUPLICATE);
+        }
     }
     drafts
 }
 
 fn name(text: &str) -> Result<PolicyName, Problem> {
-    PolicyName::parse(text).map_err(|error| Problem::invalid(error.to_string()))
+    PolicyName::parse(text).map_err(|error| {
+        Problem::invalid_fields(vec![FieldError { field: "policy".to_owned(), message: error.to_string() }])
+    })
 }
 
 /// A policy as it is stored.

@@ -98,8 +98,9 @@ impl Problem {
         Problem::new(Code::NotFound, detail)
     }
 
-    pub fn overloaded(detail: impl Into<String>) -> Problem {
-        Problem { retry_after_ms: Some(bounds::OVERLOAD_RETRY_AFTER_MS), ..Problem::new(Code::Unavailable, detail) }
+    /// Definitely not applied; worth another try soon.
+    pub fn unavailable(detail: impl Into<String>) -> Problem {
+        Problem { retry_after_ms: Some(bounds::UNAVAILABLE_RETRY_AFTER_MS), ..Problem::new(Code::Unavailable, detail) }
     }
 
     pub fn with_status(self, status: StatusCode) -> Problem {
@@ -140,7 +141,7 @@ impl Problem {
 }
 
 /// `Retry-After` in whole seconds, rounded up, at least 1.
-pub fn retry_after_seconds(retry_after_ms: u64) -> u64 {
+fn retry_after_seconds(retry_after_ms: u64) -> u64 {
     retry_after_ms.div_ceil(1_000).max(1)
 }
 

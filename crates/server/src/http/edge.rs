@@ -83,7 +83,7 @@ impl Edge {
         let max = if always { u32::MAX } else { self.app.http.max_in_flight };
         let Some(_place) = Place::take(&self.in_flight, max) else {
             self.app.metrics.refused_in_flight.inc();
-            return Problem::overloaded("not applied: too many requests are in flight on this node").into_response();
+            return Problem::unavailable("not applied: too many requests are in flight on this node").into_response();
         };
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(context.clone());

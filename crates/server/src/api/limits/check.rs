@@ -2,26 +2,20 @@
 
 use axum::{
     extract::State,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use onceward_core::limits::{
-    CheckItem, ItemResult, Mode,
-    bounds::{BURST_MAX, CHECKS_MAX},
-};
+use onceward_core::limits::{CheckItem, ItemResult, Mode, bounds::CHECKS_MAX};
 use onceward_shard::{CheckAnswer, CheckError, CheckRequest, Degraded};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{KEY_ALLOWED, POLICY_ALLOWED, REQUEST_ID_ALLOWED, headers, judge_key, judge_policy, judge_request_id};
-use crate::{
-    api::{
-        App,
-        call::{Call, JsonBody},
-        json::{Field, Judge, Wanted, object, read_object},
-        problem::{Code, Problem, ProblemMembers, retry_after_seconds},
-    },
-    bounds::OVERLOAD_RETRY_AFTER_MS,
+use super::{cost, headers, key, policy, request_id};
+use crate::api::{
+    App,
+    call::{Call, JsonBody},
+    json::{Field, Judge, Object, Wanted, object, read_object, shown},
+    problem::{Code, Problem, ProblemMembers},
 };
 
 /// A checked request; the deadline is not in the body.
@@ -37,7 +31,7 @@ pub struct Check {
 pub struct CheckBody {
     /// All-or-nothing: if one denies, none is consumed.
     #[schema(value_type = Vec<CheckItemBody>, min_items = 1, max_items = 16)]
-    checks: Field<Vec<Field<CheckItemBody>>>,
+    checks: Field<Vec<Field<Object<CheckItemBody>>>>,
     /// `enforce` (default), `peek` or `shadow`.
     #[schema(value_type = Option<String>)]
     mode: Field<String>,
@@ -64,30 +58,16 @@ object!(CheckItemBody { policy, key, cost });
 
 /// Reads and checks the body.
 pub fn parse(body: &[u8]) -> Result<Check, Problem> {
-    let body: CheckBody = read_object(body)?;
     let mut judge = Judge::default();
+    let body: CheckBody = read_object(body, &mut judge)?;
     let mode = mode(&mut judge, body.mode);
-    let request_id = judge.optional(body.request_id, || "request_id".to_owned(), REQUEST_ID_ALLOWED);
-    if let Some(id) = &request_id {
-        judge_request_id(&mut judge, id);
-    }
-    let checks = judge.required(body.checks, || "checks".to_owned(), CHECKS_ALLOWED).unwrap_or_default();
-    if checks.len() > CHECKS_MAX {
-        return Err(Problem::invalid(format!("checks must be {CHECKS_ALLOWED}, not of {}", checks.len())));
-    }
-    if checks.is_empty() {
-        judge.verdict()?;
-        return Err(Problem::invalid(format!("checks must be {CHECKS_ALLOWED}, not of 0")));
-    }
-    let mut items = Vec::with_capacity(checks.len());
-    for (at, check) in checks.into_iter().enumerate() {
-        items.extend(item(&mut judge, at, check, mode));
-    }
-    judge.verdict()?;
-    Ok(Check { mode, items, request_id })
+    let request_id = match body.request_id {
+        Field::Absent => None,
+        given => request_id(&mut judge, given),
+    };
+    let items = items(&mut judge, body.checks, mode);
+    judge.verdict(items.map(|items| Check { mode, items, request_id }))
 }
-
-const CHECKS_ALLOWED: &str = "a list of 1 to 16 checks";
 
 fn mode(judge: &mut Judge, field: Field<String>) -> Mode {
     const ALLOWED: &str = "\"enforce\", \"peek\" or \"shadow\"";
@@ -96,33 +76,42 @@ fn mode(judge: &mut Judge, field: Field<String>) -> Mode {
         Some("peek") => Mode::Peek,
         Some("shadow") => Mode::Shadow,
         Some(other) => {
-            let shown: String = other.chars().take(32).collect();
-            judge.refuse("mode", format!("must be {ALLOWED}, not {shown:?}"));
+            judge.refuse("mode", format!("must be {ALLOWED}, not {:?}", shown(other)));
             Mode::Enforce
         }
     }
 }
 
-fn item(judge: &mut Judge, at: usize, check: Field<CheckItemBody>, mode: Mode) -> Option<CheckItem> {
-    let check = judge.required(check, || format!("checks[{at}]"), CheckItemBody::WHAT)?;
+fn items(judge: &mut Judge, field: Field<Vec<Field<Object<CheckItemBody>>>>, mode: Mode) -> Option<Vec<CheckItem>> {
+    const _: () = assert!(CHECKS_MAX == 16);
+    const ALLOWED: &str = "a list of 1 to 16 checks";
+    let checks = judge.required(field, || "checks".to_owned(), ALLOWED)?;
+    if !(1..=CHECKS_MAX).contains(&checks.len()) {
+        judge.refuse("checks", format!("must be {ALLOWED}, not of {}", checks.len()));
+        return None;
+    }
+    let mut items = Vec::with_capacity(checks.len());
+    for (at, check) in checks.into_iter().enumerate() {
+        items.extend(item(judge, at, check, mode));
+    }
+    Some(items)
+}
+
+fn item(judge: &mut Judge, at: usize, check: Field<Object<CheckItemBody>>, mode: Mode) -> Option<CheckItem> {
+    let check = judge.required(check, || format!("checks[{at}]"), Object::<CheckItemBody>::WHAT)?;
+    let check = judge.object(check, &format!("checks[{at}]."));
     let path = |name: &'static str| move || format!("checks[{at}].{name}");
-    let policy = judge.required(check.policy, path("policy"), POLICY_ALLOWED);
-    let key = judge.required(check.key, path("key"), KEY_ALLOWED);
+    let policy = policy(judge, check.policy, path("policy"));
+    let key = key(judge, check.key, path("key"));
     let (cost_min, cost_allowed) = match mode {
         Mode::Peek => (0, "a whole number from 0 to 1000000000000"),
         _ => (1, "a whole number from 1 to 1000000000000 (0 only with mode \"peek\")"),
     };
     let cost = match check.cost {
         Field::Absent => Some(1),
-        given => judge.required(given, path("cost"), cost_allowed),
+        given => cost(judge, given, path("cost"), cost_min, cost_allowed),
     };
-    let (policy, key, cost) = (policy?, key?, cost?);
-    judge_policy(judge, path("policy"), &policy);
-    judge_key(judge, path("key"), &key);
-    if !(cost_min..=BURST_MAX).contains(&cost) {
-        judge.refuse(path("cost")(), format!("must be {cost_allowed}, not {cost}"));
-    }
-    Some(CheckItem { policy, key, cost })
+    Some(CheckItem { policy: policy?, key: key?, cost: cost? })
 }
 
 /// What the check came to.
@@ -198,31 +187,21 @@ fn respond(app: &App, mode: Mode, items: &[CheckItem], answer: &CheckAnswer, una
         problem.respond_with(&CheckRefusedBody { problem: problem.members(), allowed, results })
     };
     headers::write(response.headers_mut(), items, &answer.decision.results, app.http.reset_format);
-    if response.status() == StatusCode::TOO_MANY_REQUESTS
-        && let Some(wait_ms) = longest_wait_ms(answer)
-    {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after_seconds(wait_ms)));
-    }
     response
 }
 
 fn refused(answer: &CheckAnswer, unavailable: bool) -> Problem {
     if unavailable {
-        return Problem {
-            retry_after_ms: Some(OVERLOAD_RETRY_AFTER_MS),
-            ..Problem::new(Code::Unavailable, "not applied: a policy denies while its shard is unavailable")
-        };
+        return Problem::unavailable("not applied: a policy denies while its shard is unavailable");
     }
     let denied = answer.decision.results.iter().filter(|result| !result.allowed).count();
     let of = answer.decision.results.len();
-    match longest_wait_ms(answer) {
-        Some(wait_ms) => {
-            Problem::new(Code::RateLimited, format!("{denied} of {of} checks denied; ask again in {wait_ms} ms"))
-        }
-        None => {
-            Problem::new(Code::RateLimited, format!("{denied} of {of} checks denied; a key is blocked by an override"))
-        }
-    }
+    let retry_after_ms = longest_wait_ms(answer);
+    let advice = match retry_after_ms {
+        Some(wait_ms) => format!("ask again in {wait_ms} ms"),
+        None => "asking again does not help".to_owned(),
+    };
+    Problem { retry_after_ms, ..Problem::new(Code::RateLimited, format!("{denied} of {of} checks denied; {advice}")) }
 }
 
 /// The wait after which every denied check would be admitted; `None` when one never is.

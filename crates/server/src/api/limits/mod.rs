@@ -2,35 +2,55 @@
 //! nothing is decided here.
 
 pub mod check;
-pub mod headers;
+mod headers;
 pub mod refund;
 pub mod reset;
 
 use onceward_core::limits::{
     PolicyName,
-    bounds::{KEY_BYTES_MAX, REQUEST_ID_BYTES_MAX},
+    bounds::{BURST_MAX, KEY_BYTES_MAX, REQUEST_ID_BYTES_MAX},
 };
 
-use crate::api::json::Judge;
+use crate::api::json::{Field, Judge};
 
-const KEY_ALLOWED: &str = "a string of 1 to 512 bytes";
-const POLICY_ALLOWED: &str = "the name of a policy";
-const REQUEST_ID_ALLOWED: &str = "a string of 1 to 64 bytes";
-
-fn judge_key(judge: &mut Judge, path: impl Fn() -> String, key: &str) {
-    if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        judge.refuse(path(), format!("must be {KEY_ALLOWED}, not {}", key.len()));
-    }
+/// The name of a policy that may exist. It stays text, as a check names many and finds out by looking.
+fn policy(judge: &mut Judge, field: Field<String>, path: impl Fn() -> String) -> Option<String> {
+    let name = judge.required(field, &path, "the name of a policy")?;
+    let parsed = PolicyName::parse(&name).map_err(|error| judge.refuse(path(), error.to_string()));
+    parsed.is_ok().then_some(name)
 }
 
-fn judge_policy(judge: &mut Judge, path: impl Fn() -> String, name: &str) {
-    if let Err(error) = PolicyName::parse(name) {
-        judge.refuse(path(), format!("must be {POLICY_ALLOWED}: {error}"));
-    }
+fn key(judge: &mut Judge, field: Field<String>, path: impl Fn() -> String) -> Option<String> {
+    const _: () = assert!(KEY_BYTES_MAX == 512);
+    text(judge, field, path, KEY_BYTES_MAX, "a string of 1 to 512 bytes")
 }
 
-fn judge_request_id(judge: &mut Judge, id: &str) {
-    if id.is_empty() || id.len() > REQUEST_ID_BYTES_MAX {
-        judge.refuse("request_id", format!("must be {REQUEST_ID_ALLOWED}, not {}", id.len()));
+fn request_id(judge: &mut Judge, field: Field<String>) -> Option<String> {
+    const _: () = assert!(REQUEST_ID_BYTES_MAX == 64);
+    text(judge, field, || "request_id".to_owned(), REQUEST_ID_BYTES_MAX, "a string of 1 to 64 bytes")
+}
+
+fn text(
+    judge: &mut Judge,
+    field: Field<String>,
+    path: impl Fn() -> String,
+    bytes_max: usize,
+    allowed: &str,
+) -> Option<String> {
+    let text = judge.required(field, &path, allowed)?;
+    let fits = (1..=bytes_max).contains(&text.len());
+    if !fits {
+        judge.refuse(path(), format!("must be {allowed}, not {}", text.len()));
     }
+    fits.then_some(text)
+}
+
+/// Tokens, at least `min`; `allowed` says so.
+fn cost(judge: &mut Judge, field: Field<u64>, path: impl Fn() -> String, min: u64, allowed: &str) -> Option<u64> {
+    let cost = judge.required(field, &path, allowed)?;
+    let fits = (min..=BURST_MAX).contains(&cost);
+    if !fits {
+        judge.refuse(path(), format!("must be {allowed}, not {cost}"));
+    }
+    fits.then_some(cost)
 }

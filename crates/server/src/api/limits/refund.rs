@@ -5,11 +5,11 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use onceward_core::limits::{RefundCommand, RefundReply, bounds::BURST_MAX};
+use onceward_core::limits::{RefundCommand, RefundReply};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{KEY_ALLOWED, POLICY_ALLOWED, REQUEST_ID_ALLOWED, judge_key, judge_policy, judge_request_id};
+use super::{cost, key, policy, request_id};
 use crate::api::{
     App,
     call::{Call, JsonBody},
@@ -35,30 +35,14 @@ object!(RefundBody { policy, key, cost, request_id });
 
 /// Reads and checks the body.
 pub fn parse(body: &[u8]) -> Result<RefundCommand, Problem> {
-    let body: RefundBody = read_object(body)?;
     let mut judge = Judge::default();
-    let path = |name: &'static str| move || name.to_owned();
-    let cost_allowed = "a whole number from 1 to 1000000000000";
-    let policy = judge.required(body.policy, path("policy"), POLICY_ALLOWED).unwrap_or_else(|| "-".to_owned());
-    let key = judge.required(body.key, path("key"), KEY_ALLOWED);
-    let cost = judge.required(body.cost, path("cost"), cost_allowed);
-    let request_id = judge.required(body.request_id, path("request_id"), REQUEST_ID_ALLOWED);
-    if let (Some(key), Some(cost), Some(request_id)) = (&key, cost, &request_id) {
-        judge_policy(&mut judge, path("policy"), &policy);
-        judge_key(&mut judge, path("key"), key);
-        judge_request_id(&mut judge, request_id);
-        if !(1..=BURST_MAX).contains(&cost) {
-            judge.refuse("cost", format!("must be {cost_allowed}, not {cost}"));
-        }
-    }
-    judge.verdict()?;
-    let required = "the verdict is good only when every field was given";
-    Ok(RefundCommand {
-        policy,
-        key: key.expect(required),
-        cost: cost.expect(required),
-        request_id: request_id.expect(required),
-    })
+    let body: RefundBody = read_object(body, &mut judge)?;
+    let policy = policy(&mut judge, body.policy, || "policy".to_owned());
+    let key = key(&mut judge, body.key, || "key".to_owned());
+    let cost = cost(&mut judge, body.cost, || "cost".to_owned(), 1, "a whole number from 1 to 1000000000000");
+    let request_id = request_id(&mut judge, body.request_id);
+    let command = policy.zip(key).zip(cost.zip(request_id));
+    judge.verdict(command.map(|((policy, key), (cost, request_id))| RefundCommand { policy, key, cost, request_id }))
 }
 
 #[derive(Serialize, ToSchema)]

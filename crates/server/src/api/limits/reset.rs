@@ -3,21 +3,19 @@
 use axum::{extract::State, http::StatusCode};
 use onceward_core::limits::{ResetCommand, ResetReply};
 
-use super::{judge_key, judge_policy};
 use crate::api::{
     App,
     call::{Call, PathSegments},
-    json::Judge,
+    json::{Field, Judge},
     problem::{Problem, ProblemMembers, policy_not_found},
 };
 
 /// Checks what the path says.
 pub fn command(policy: String, key: String) -> Result<ResetCommand, Problem> {
     let mut judge = Judge::default();
-    judge_policy(&mut judge, || "policy".to_owned(), &policy);
-    judge_key(&mut judge, || "key".to_owned(), &key);
-    judge.verdict()?;
-    Ok(ResetCommand { policy, key })
+    let policy = super::policy(&mut judge, Field::Given(policy), || "policy".to_owned());
+    let key = super::key(&mut judge, Field::Given(key), || "key".to_owned());
+    judge.verdict(policy.zip(key).map(|(policy, key)| ResetCommand { policy, key }))
 }
 
 /// The bucket is full again, but for what is held at this moment.
