@@ -80,10 +80,9 @@ require_component() {
   case $1 in fmt) rustup component add rustfmt ;; *) rustup component add "$1" ;; esac
 }
 
-# build_release PACKAGE…: builds the packages' binaries into $CARGO_TARGET_DIR/release.
+# build_release: builds all binaries into $CARGO_TARGET_DIR/release. Always the whole workspace: cargo chooses the
+# features of shared dependencies by what is built together, so any other selection would build them once more.
 build_release() {
-  local package arguments=()
-  for package in "$@"; do arguments+=(-p "$package"); done
   [ -x "$CARGO_TARGET_DIR/release/onceward" ] || say "building (the first time takes a while: RocksDB is compiled from source)"
-  (cd "$ROOT" && cargo build --release --locked --bins "${arguments[@]}")
+  (cd "$ROOT" && cargo build --release --locked --workspace --bins)
 }

@@ -3,23 +3,23 @@
 
 use std::{
     net::{Ipv4Addr, TcpListener},
-    sync::atomic::{AtomicU16, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 const FIRST: u16 = 20_000;
 /// Linux begins its ephemeral range at 32768 by default.
-const COUNT: u16 = 12_000;
+const COUNT: u32 = 12_000;
 
 /// A loopback port that nobody listens on. Each call gives another one; where the search begins depends on the
 /// process, so that test runs beside each other rarely meet.
 pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = (std::process::id() % u32::from(COUNT)) as u16 * 7 % COUNT;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(7);
     for _ in 0..COUNT {
-        let port = FIRST + (start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))) % COUNT;
+        let port = FIRST + (start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT) as u16;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
     }
-    panic!("no free port from {FIRST} to {}", FIRST + COUNT - 1);
+    panic!("no free port from {FIRST} to {}", u32::from(FIRST) + COUNT - 1);
 }

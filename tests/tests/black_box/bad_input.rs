@@ -62,7 +62,7 @@ const POLICY_FIELDS: &[(&str, &[&str])] = &[
             r#""1/month""#,
         ],
     ),
-    ("burst", &["0", "-1", "1.5", "1e400", r#""10""#, "[]", "{}", "true", "1000000000001", "99999999999999999999"]),
+    ("burst", &["0", "-1", "1.5", "1e300", r#""10""#, "[]", "{}", "true", "1000000000001", "99999999999999999999"]),
     ("algorithm", &[r#""""#, r#""bucket""#, r#""TOKEN_BUCKET""#, "1", "[]"]),
     ("on_unavailable", &[r#""""#, r#""open""#, r#""Local""#, "1", "{}"]),
     ("timeout_ms", &["0", "9", "2001", "-1", "250.5", r#""250""#, "4294967546"]),
@@ -83,7 +83,6 @@ const POLICY_FIELDS: &[(&str, &[&str])] = &[
             r#"{"k": {"rate": "1/s", "burst": 0}}"#,
             r#"{"k": {"rate": "1/s", "burst": -1}}"#,
             r#"{"k": {"rate": "1/366d", "burst": 1}}"#,
-            r#"{"k": {"rate": "1/s", "burst": 1, "x": 1}}"#,
         ],
     ),
 ];
@@ -111,6 +110,9 @@ fn policies() -> Vec<Wrong> {
     rows.push(put(json!({ "rate": "1/s", "exempt": [long_key] }).to_string(), "exempt"));
     rows.push(put(json!({ "rate": "1/s", "overrides": { long_key: "deny" } }).to_string(), "overrides"));
     rows.push(put(json!({ "rate": "1/s", "burts": 3 }).to_string(), "burts"));
+    let nested = json!({ "k": { "rate": "1/s", "burst": 1, "burts": 1 } });
+    rows.push(put(json!({ "rate": "1/s", "overrides": nested }).to_string(), "burts"));
+    rows.push(put(r#"{"rate": "1/s", "burst": 1e400}"#.to_owned(), "out of range"));
     rows.push(put(json!({ "algorithm": "sliding_window", "rate": "1/s", "burst": 3 }).to_string(), "burst"));
     let long = "p".repeat(64);
     for name in ["A", "-a", ".a", "_a", "a%20b", "%C3%A4", "%FF", "a*", long.as_str()] {
@@ -142,7 +144,7 @@ fn checks() -> Vec<Wrong> {
     for key in [String::new(), "k".repeat(513), "ü".repeat(257)] {
         rows.push(post(one(json!({ "policy": "p", "key": key })), "key"));
     }
-    for cost in ["0", "-1", "1.5", "\"1\"", "1e400", "1000000000001", "18446744073709551616", "null", "true"] {
+    for cost in ["0", "-1", "1.5", "\"1\"", "1e300", "1000000000001", "18446744073709551616", "null", "true"] {
         rows.push(post(format!(r#"{{"checks": [{{"policy": "p", "key": "k", "cost": {cost}}}]}}"#), "cost"));
     }
     let with =
