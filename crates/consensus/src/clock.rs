@@ -1,7 +1,9 @@
 //! A group's shard clock on this member, and the pairs that let a restarted process guess what passed.
 //!
-//! Time comes in with the entries of other leaders; a leader's own entries are not fed back. Everything here may make
-//! the clock slow, nothing may make it fast.
+//! Time comes in with the entries of other leaders and with snapshots; a leader's own entries are not fed back.
+//! Everything here may make the clock slow, nothing may make it fast: between two stamps of a log never lies more than
+//! the time that really passed between them. So a clock that once ran slow stays behind, and a member may only stamp by
+//! a clock that is no further ahead than the last stamp in its own log.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,6 +14,11 @@ use onceward_core::{
 
 /// A pair is stored this often at the most; a restart guesses wrong by no more than that.
 const PAIR_EVERY_US: u64 = 1_000_000;
+/// What a guess stays below its pair: the pair may be ahead of the log by so much, see [`PAIR_AHEAD_MAX_US`].
+const PAIR_SLACK_MS: u64 = 10;
+/// How far the pair may be ahead of a stamp that comes in before another one is stored with it. Entries arrive after
+/// varying delays, and not each of them is worth a pair; two milliseconds are left for the grain of wall clocks.
+const PAIR_AHEAD_MAX_US: u64 = 8_000;
 
 pub(crate) struct GroupClock {
     clock: Arc<dyn Clock>,
@@ -33,10 +40,17 @@ impl GroupClock {
         GroupClock { clock, state: Mutex::new(State { pair, ..State::default() }) }
     }
 
-    /// An entry of another leader arrived. What lies between its arrival and this call makes the clock slow.
+    /// An entry of another leader, or a snapshot, arrived. What lies between its arrival and this call makes the clock
+    /// slow.
     pub(crate) fn received(&self, stamp: ShardTime) {
         let now_us = self.clock.monotonic_us();
         let mut state = self.lock();
+        let state = &mut *state;
+        if let (Some(pair), Some(taken_us)) = (state.pair, state.pair_taken_us) {
+            let says = pair.stamp.plus_us(now_us.saturating_sub(taken_us));
+            // By a pair that is ahead of the log a restarted process would run fast: another one is due at once.
+            state.pair_taken_us = state.pair_taken_us.filter(|_| says.since_us(stamp) <= PAIR_AHEAD_MAX_US);
+        }
         state.living.observe(stamp, now_us);
         state.last_stamp = state.last_stamp.max(stamp);
     }
@@ -47,12 +61,14 @@ impl GroupClock {
         state.last_stamp = state.last_stamp.max(stamp);
     }
 
-    /// The members agreed on an estimate.
+    /// The members agreed on an estimate. Comes too late where an entry arrived meanwhile, which may say less.
     pub(crate) fn adopt(&self, stamp: ShardTime) {
         let now_us = self.clock.monotonic_us();
         let mut state = self.lock();
-        let stamp = stamp.max(state.last_stamp);
-        state.living.observe(stamp, now_us);
+        if state.living.now(now_us).is_none() {
+            let stamp = stamp.max(state.last_stamp);
+            state.living.observe(stamp, now_us);
+        }
     }
 
     pub(crate) fn now(&self) -> Option<ShardTime> {
@@ -65,7 +81,7 @@ impl GroupClock {
         let state = self.lock();
         match (state.living.now(now_us), state.pair) {
             (Some(now), _) => now.max(state.last_stamp),
-            (None, Some(pair)) => pair.guess(wall_ms, state.last_stamp),
+            (None, Some(pair)) => pair.guess(wall_ms.saturating_sub(PAIR_SLACK_MS), state.last_stamp),
             (None, None) => state.last_stamp,
         }
     }
@@ -75,6 +91,12 @@ impl GroupClock {
         let now_us = self.clock.monotonic_us();
         let fresh = |taken_us: u64| now_us.saturating_sub(taken_us) < PAIR_EVERY_US;
         if self.lock().pair_taken_us.is_some_and(fresh) { None } else { self.take_pair() }
+    }
+
+    /// There is no pair any more.
+    pub(crate) fn forget_pair(&self) {
+        let mut state = self.lock();
+        (state.pair, state.pair_taken_us) = (None, None);
     }
 
     /// A pair to store now; none while the clock doesn't live.
@@ -133,7 +155,7 @@ mod tests {
         let pair = ClockPair { stamp: ShardTime(1_000_000), wall_ms: 9_000 };
         let clock = GroupClock::new(hands.clone(), Some(pair));
         assert_eq!(clock.now(), None);
-        assert_eq!(clock.guess(), ShardTime(2_000_000));
+        assert_eq!(clock.guess(), ShardTime(2_000_000 - PAIR_SLACK_MS * 1_000));
         hands.wall_ms.store(0, Ordering::Relaxed);
         clock.seen(ShardTime(1_500_000));
         assert_eq!(clock.guess(), ShardTime(1_500_000), "a wall clock set back adds nothing");
@@ -150,5 +172,25 @@ mod tests {
         assert_eq!(clock.due_pair(), None);
         hands.monotonic_us.store(PAIR_EVERY_US, Ordering::Relaxed);
         assert_eq!(clock.due_pair(), Some(ClockPair { stamp: ShardTime(7 + PAIR_EVERY_US), wall_ms: 0 }));
+    }
+
+    #[test]
+    fn a_pair_that_is_ahead_of_what_comes_in_is_replaced_with_it() {
+        let hands = Arc::new(Hands::default());
+        let clock = GroupClock::new(hands.clone(), None);
+        clock.received(ShardTime(3_600_000_000));
+        assert!(clock.due_pair().is_some());
+        clock.received(ShardTime(3_600_000_000 - PAIR_AHEAD_MAX_US));
+        assert_eq!(clock.due_pair(), None, "delays vary");
+        clock.received(ShardTime(5));
+        assert_eq!(clock.due_pair(), Some(ClockPair { stamp: ShardTime(5), wall_ms: 0 }));
+    }
+
+    #[test]
+    fn an_estimate_that_comes_behind_an_entry_changes_nothing() {
+        let clock = GroupClock::new(Arc::new(Hands::default()), None);
+        clock.received(ShardTime(5));
+        clock.adopt(ShardTime(3_600_000_000));
+        assert_eq!(clock.now(), Some(ShardTime(5)));
     }
 }

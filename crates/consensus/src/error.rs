@@ -35,6 +35,9 @@ pub enum ProposeError {
     /// Refused before it reached the log: definitely not applied.
     #[error("this member doesn't lead the shard")]
     NotLeader { hint: Option<MemberId> },
+    /// The shard clock doesn't live, so nothing can be stamped: definitely not applied.
+    #[error("the shard clock is not known yet")]
+    NoClock,
     /// Larger than an entry may be: definitely not applied.
     #[error("a batch of {bytes} bytes is larger than an entry may be")]
     TooLarge { bytes: usize },

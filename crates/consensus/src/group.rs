@@ -13,7 +13,7 @@ use bytes::Bytes;
 use onceward_core::{
     cluster::{MemberId, ShardId},
     codec,
-    command::{EntryBatch, Reply},
+    command::{Command, EntryBatch, Reply},
     rows::{ReadRows, RowsError},
     seams::Clock,
     time::ShardTime,
@@ -231,19 +231,22 @@ impl Group {
         }
     }
 
-    /// Appends a batch and waits until it is applied here. The caller stamps it, and bounds how long it waits; the
-    /// batch may still be applied after that.
-    pub async fn propose(&self, batch: EntryBatch) -> Result<Vec<Reply>, ProposeError> {
-        if !self.inner.started() {
-            return Err(ProposeError::NotLeader { hint: None });
+    /// Stamps commands, appends them as one entry and waits until it is applied here. The caller bounds how long it
+    /// waits; the entry may still be applied after that.
+    pub async fn propose(&self, commands: Vec<Command>) -> Result<Vec<Reply>, ProposeError> {
+        let inner = &self.inner;
+        let leadership = *inner.leadership.borrow();
+        if !leadership.am_leader {
+            return Err(ProposeError::NotLeader { hint: leadership.leader.filter(|leader| *leader != inner.me) });
         }
-        let data = Batch::new(&batch);
-        drop(batch);
+        let stamp = inner.clock.now().ok_or(ProposeError::NoClock)?;
+        let data = Batch::new(&EntryBatch { stamp, commands });
         if data.encoded.len() > ENTRY_BYTES_MAX {
             return Err(ProposeError::TooLarge { bytes: data.encoded.len() });
         }
         let (port, outcome) = ReplyPort::new();
-        if let Err(fatal) = self.inner.raft.client_write_ff(data, Some(port)).await {
+        // Another term may have put entries before this one by which the stamp would be ahead of the log.
+        if let Err(fatal) = inner.raft.write(data).with_leader(leadership.term).responder(port).await {
             return Err(ProposeError::Unknown(fatal.to_string()));
         }
         // Each variant for itself: both of the first two know a leader, and only one of them is a definite no.
@@ -321,8 +324,14 @@ impl Group {
         heard.is_some_and(|heard| heard.elapsed() <= lease)
     }
 
-    /// The shard clock now. It lives once an entry of another leader arrived, or an estimate was adopted, since the
-    /// process started.
+    /// The term of the last entry in the log. A clock that is read after it is no further ahead than the last stamp of
+    /// that term allows.
+    pub fn last_log_term(&self) -> Option<u64> {
+        self.inner.log.last_term()
+    }
+
+    /// The shard clock now. It lives once an entry of another leader or a snapshot arrived, or an estimate was adopted,
+    /// since the process started.
     pub fn shard_clock(&self) -> Option<ShardTime> {
         self.inner.clock.now()
     }

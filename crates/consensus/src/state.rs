@@ -341,7 +341,12 @@ impl RaftStateMachine<Types> for StateMachine {
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotFile) -> io::Result<()> {
         let meta = meta.clone();
-        aside(&self.state, move |state| state.install(&meta, snapshot)).await
+        let failed = |error: StorageError| io::Error::other(error.to_string());
+        // The pair may say more than the snapshot does; with the snapshot on disk it would make a restarted clock fast.
+        self.log.forget_pair().await.map_err(failed)?;
+        aside(&self.state, move |state| state.install(&meta, snapshot)).await?;
+        let stamp = self.state.clock().map_err(|error| io::Error::other(error.to_string()))?;
+        self.log.installed(stamp).await.map_err(failed)
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<RaftSnapshot>> {

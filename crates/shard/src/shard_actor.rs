@@ -9,8 +9,7 @@ use arc_swap::ArcSwapOption;
 use onceward_consensus::{Group, Leadership, ProposeError};
 use onceward_core::{
     cluster::{NodeId, ShardId},
-    command::{BATCH_COMMANDS_MAX, Command, EntryBatch, Reply},
-    time::ShardTime,
+    command::{BATCH_COMMANDS_MAX, Command, Reply},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::{
@@ -267,14 +266,14 @@ impl ShardActorState {
                 self.shard.pending.refuse_all(why);
                 return;
             }
-            let Some(stamp) = self.shard.group.shard_clock() else {
+            if self.shard.group.shard_clock().is_none() {
                 self.recover_clock(myself);
                 return;
-            };
+            }
             let jobs = self.shard.pending.take_batch(Instant::now());
             if !jobs.is_empty() {
                 self.in_flight += 1;
-                tokio::spawn(propose(self.shard.clone(), stamp, jobs, myself.clone()));
+                tokio::spawn(propose(self.shard.clone(), jobs, myself.clone()));
             }
         }
     }
@@ -334,8 +333,9 @@ impl ShardActorState {
     }
 }
 
-/// Proposes one entry and tells every job what became of it.
-async fn propose(shard: Arc<Shard>, stamp: ShardTime, jobs: Vec<Job>, actor: ActorRef<Message>) {
+/// Proposes one entry and tells every job what became of it. It is stamped now, after every one of its commands came in:
+/// a stamp from before would let buckets refill for time that had passed when they were asked.
+async fn propose(shard: Arc<Shard>, jobs: Vec<Job>, actor: ActorRef<Message>) {
     let mut commands = Vec::with_capacity(jobs.len());
     let mut replies = Vec::with_capacity(jobs.len());
     for job in jobs {
@@ -345,7 +345,7 @@ async fn propose(shard: Arc<Shard>, stamp: ShardTime, jobs: Vec<Job>, actor: Act
     let stats = &shard.surroundings.stats;
     stats.entries_proposed.add(1);
     stats.commands_proposed.add(commands.len() as u64);
-    let outcome = timeout(PROPOSAL_TIMEOUT, shard.group.propose(EntryBatch { stamp, commands })).await;
+    let outcome = timeout(PROPOSAL_TIMEOUT, shard.group.propose(commands)).await;
     let _ = actor.cast(Message::Proposed);
     let refuse_with = match outcome {
         Ok(Ok(applied)) if applied.len() == replies.len() => {
@@ -361,6 +361,8 @@ async fn propose(shard: Arc<Shard>, stamp: ShardTime, jobs: Vec<Job>, actor: Act
         Ok(Err(ProposeError::NotLeader { hint })) => {
             Some(NotApplied::NotLeader { hint: hint.map(|member| member.node) })
         }
+        // It died with the leadership that it was recovered for.
+        Ok(Err(ProposeError::NoClock)) => Some(NotApplied::NoQuorum),
         Ok(Err(ProposeError::TooLarge { bytes })) => {
             error!(shard = %shard.id, bytes, "a batch was larger than its size estimate");
             Some(NotApplied::Overloaded)

@@ -115,6 +115,8 @@ pub(crate) enum Queried {
 /// from what it stored and its wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClockReading {
+    /// The term of the last entry that the clocks know of.
+    pub log_term: Option<u64>,
     pub living: Option<ShardTime>,
     pub guess: ShardTime,
 }
@@ -204,7 +206,10 @@ mod tests {
             (name(Method::Query, "answer"), encode(&Queried::Answer(Answer::SyncedRevision(5)))),
             (name(Method::Query, "not leader"), encode(&Queried::NotLeader { hint: None })),
             (name(Method::Query, "no quorum"), encode(&Queried::NoQuorum)),
-            (name(Method::Clock, "answer"), encode(&ClockReading { living: None, guess: ShardTime(9) })),
+            (
+                name(Method::Clock, "answer"),
+                encode(&ClockReading { log_term: Some(4), living: None, guess: ShardTime(9) }),
+            ),
             (name(Method::Probe, "answer"), encode(&probed)),
             (name(Method::Adopt, "request"), encode(&Adopt { manifest: manifest() })),
             (

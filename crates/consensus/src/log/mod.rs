@@ -13,7 +13,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use onceward_core::cluster::{MemberId, ShardId};
+use onceward_core::{
+    cluster::{MemberId, ShardId},
+    time::ShardTime,
+};
 use onceward_storage::{Family, LogWrite, LogWriter, StorageError, Store, WriteSet, keys};
 use openraft::{
     OptionalSend,
@@ -149,6 +152,25 @@ impl Log {
             if bytes_through(middle)? > target { high = middle } else { low = middle + 1 }
         }
         Ok(low.checked_sub(1).filter(|index| *index >= first))
+    }
+
+    /// The term of the last entry. Whoever reads the clock afterwards has one that knows of that entry.
+    pub(crate) fn last_term(&self) -> Option<u64> {
+        self.shared.lock().at.last.map(|last| last.leader_id.term)
+    }
+
+    /// Drops the clock pair on disk, before anything that is written later.
+    pub(crate) async fn forget_pair(&self) -> Result<(), StorageError> {
+        self.shared.clock.forget_pair();
+        let mut set = WriteSet::new();
+        set.delete(Family::RaftMeta, keys::clock_pair(self.shared.shard));
+        self.shared.write(set, false).await
+    }
+
+    /// The state is a snapshot of another member now, at this stamp.
+    pub(crate) async fn installed(&self, stamp: ShardTime) -> Result<(), StorageError> {
+        self.shared.clock.received(stamp);
+        self.sync().await
     }
 
     /// Stores a clock pair, and waits until everything written so far is durable.

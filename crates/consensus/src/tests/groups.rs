@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use onceward_core::{
-    command::{Command, EntryBatch},
+    command::Command,
     limits::{CheckCommand, Mode},
     time::ShardTime,
 };
@@ -146,8 +146,7 @@ async fn a_failing_disk_is_told_and_acknowledges_nothing() {
     assert!(write(&cluster.groups(), "before").await);
     let member = &cluster.members[&1];
     member.disk.fail_next_sync();
-    let stamp = member.group.clock_guess();
-    let doomed = member.group.propose(EntryBatch { stamp, commands: vec![put_policy("doomed", 1)] });
+    let doomed = member.group.propose(vec![put_policy("doomed", 1)]);
     tokio::select! {
         answered = doomed => assert!(matches!(answered, Err(ProposeError::Unknown(_))), "{answered:?}"),
         () = sleep(PATIENCE) => panic!("neither answered nor given up"),

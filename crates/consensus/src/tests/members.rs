@@ -1,6 +1,7 @@
 //! Members that come, go and lag: snapshots, replacement, other generations.
 
 use bytes::Bytes;
+use onceward_core::time::ShardTime;
 
 use super::{Cluster, has_policy, member, until, write};
 use crate::{
@@ -43,6 +44,50 @@ async fn a_member_that_lags_behind_the_purged_log_gets_a_snapshot() {
     cluster.start(me, disk).await;
     assert!(write(&cluster.groups(), "last").await);
     cluster.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_brings_a_clock_that_ran_slow_meanwhile_and_is_followed() {
+    let mut cluster = Cluster::found(3, small).await;
+    assert!(write(&cluster.groups(), "first").await);
+    cluster.agree().await;
+    cluster.wires.isolate(3, [1, 2]);
+    // The time while both others are down is lost on them, and on the shard: nobody knows better than they do.
+    for node in [1, 2] {
+        let (me, disk) = cluster.kill(node, 0).await;
+        cluster.start(me, disk).await;
+    }
+    let lagging = cluster.members[&3].group.clone();
+    let others: Vec<_> = [1, 2].iter().map(|node| cluster.members[node].group.clone()).collect();
+    let leader = until("a leader without the third", || async {
+        others.iter().find(|group| group.leadership().borrow().am_leader).cloned()
+    })
+    .await;
+    leader.adopt_clock(ShardTime::ZERO);
+    let stopped_at = lagging.status().last_log_index;
+    while others.iter().any(|group| group.status().purged_index <= stopped_at) {
+        assert!(write(&others, "policy").await && write(&others, &"y".repeat(60)).await);
+    }
+    until("a snapshot of everything", || async {
+        leader.snapshot_now().await.unwrap();
+        let status = leader.status();
+        (status.snapshot_index == status.last_log_index).then_some(())
+    })
+    .await;
+    assert!(lagging.shard_clock() > leader.shard_clock(), "it has lost nothing yet");
+    cluster.wires.heal();
+    cluster.agree().await;
+    until("a snapshot, not entries only", || async { (lagging.status().purged_index > stopped_at).then_some(()) })
+        .await;
+    let (followed, led) = (lagging.shard_clock().unwrap(), leader.shard_clock().unwrap());
+    assert!(followed <= led, "as a leader it would run {} µs fast", followed.since_us(led));
+
+    // What it would guess after a restart is no further ahead.
+    let (me, disk) = cluster.kill(3, 0).await;
+    cluster.start(me, disk).await;
+    let group = &cluster.members[&3].group;
+    let (guess, led) = (group.clock_guess(), leader.shard_clock().unwrap());
+    assert!(guess <= led, "it guesses {} µs too much", guess.since_us(led));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

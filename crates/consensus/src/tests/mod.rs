@@ -20,12 +20,11 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use onceward_core::{
     cluster::{Generation, MemberId, NodeId, ShardId},
-    command::{Command, EntryBatch, Reply},
+    command::{Command, Reply},
     limits::{Algorithm, Escrow, OnUnavailable, Policy, PolicyName, PolicySpec, Rate, RateUnit},
     query::{Answer, Query, answer},
     seams::Clock,
     system::{PolicyReply, SystemCommand, SystemReply},
-    time::ShardTime,
 };
 use onceward_storage::{Family, LogWriter, MemoryStore, StorageError, Store, StoreStats, StoreView, WriteSet};
 use onceward_transport::{CallError, Lane, Links, RefusalCode, Request};
@@ -302,8 +301,7 @@ pub(crate) async fn propose(group: &Group, command: Command) -> Result<Vec<Reply
     if group.shard_clock().is_none() {
         group.adopt_clock(group.clock_guess());
     }
-    let stamp = group.shard_clock().unwrap_or(ShardTime::ZERO);
-    group.propose(EntryBatch { stamp, commands: vec![command] }).await
+    group.propose(vec![command]).await
 }
 
 /// Writes a policy somewhere, again after every definite no, and answers its revision. None when the outcome is
@@ -318,7 +316,7 @@ pub(crate) async fn put(groups: &[Group], name: &str, burst: u64) -> Option<u64>
                     }
                     other => panic!("{other:?}"),
                 },
-                Ok(Err(ProposeError::NotLeader { .. })) => {}
+                Ok(Err(ProposeError::NotLeader { .. } | ProposeError::NoClock)) => {}
                 Ok(Err(ProposeError::TooLarge { bytes })) => panic!("{bytes} bytes are too many"),
                 Ok(Err(ProposeError::Unknown(_))) | Err(_) => return Some(None),
             }
