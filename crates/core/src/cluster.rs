@@ -9,8 +9,9 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const DATA_SHARDS_DEFAULT: u16 = 8;
 /// More shards than this only add heartbeats on the cluster sizes that are supported.
 pub const DATA_SHARDS_MAX: u16 = 64;
-/// Nodes of a cluster; larger ones are untested.
-pub const NODES_MAX: usize = 5;
+/// How many nodes a cluster may have: an even number tolerates no more losses than one less, and larger ones are
+/// untested.
+pub const CLUSTER_SIZES: [usize; 3] = [1, 3, 5];
 /// Voters of a shard from three nodes on.
 pub const REPLICATION_FACTOR: usize = 3;
 

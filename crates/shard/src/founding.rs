@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::future::join_all;
 use onceward_core::{
-    cluster::{DATA_SHARDS_MAX, Generation, Manifest, NODES_MAX, NodeEntry, NodeId, REPLICATION_FACTOR, ShardId},
+    cluster::{CLUSTER_SIZES, DATA_SHARDS_MAX, Generation, Manifest, NodeEntry, NodeId, ShardId},
     seams::Entropy,
 };
 use onceward_storage::{RocksStore, StorageError, StoreOptions};
@@ -78,8 +78,8 @@ pub(crate) fn check_nodes(config: &NodeConfig) -> Result<(), String> {
     if !config.peers.contains_key(&config.node) {
         return Err(format!("node {} is not among the configured nodes of the cluster", config.node));
     }
-    if count > NODES_MAX || (count > 1 && count < REPLICATION_FACTOR) {
-        return Err(format!("a cluster has 1 node, or {REPLICATION_FACTOR} to {NODES_MAX}; {count} are configured"));
+    if !CLUSTER_SIZES.contains(&count) {
+        return Err(format!("a cluster has 1, 3 or 5 nodes; {count} are configured"));
     }
     Ok(())
 }

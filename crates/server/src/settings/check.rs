@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt, fs, path::PathBuf};
 
-use onceward_core::cluster::NODES_MAX;
+use onceward_core::cluster::CLUSTER_SIZES;
 
 use super::{PeerSecurity, Role, Secret, Settings, TokenSettings, schema::Fault};
 
@@ -46,9 +46,12 @@ pub(super) fn check(settings: &mut Settings, faults: &mut Vec<Fault>) {
 }
 
 fn check_nodes(settings: &Settings, faults: &mut Vec<Fault>) {
+    if settings.node.data_dir.as_os_str().is_empty() {
+        faults.push(Fault("node.data_dir is empty".to_owned()));
+    }
     let nodes = settings.nodes();
-    if nodes.len() > NODES_MAX || nodes.len() == 2 || nodes.len() == 4 {
-        faults.push(Fault(format!("cluster.nodes must be 1, 3 or {NODES_MAX} nodes, not {}", nodes.len())));
+    if !CLUSTER_SIZES.contains(&nodes.len()) {
+        faults.push(Fault(format!("cluster.nodes must be 1, 3 or 5 nodes, not {}", nodes.len())));
     }
     let mut ids = BTreeSet::new();
     for (at, node) in nodes.iter().enumerate() {
@@ -70,7 +73,11 @@ fn check_nodes(settings: &Settings, faults: &mut Vec<Fault>) {
 
 fn is_host_port(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
-    !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok_and(|port| port != 0)
+    let is_v6 = host.starts_with('[') && host.ends_with(']');
+    !host.is_empty()
+        && (is_v6 || !host.contains(':'))
+        && !host.contains(['/', ' '])
+        && port.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
 fn check_pair(section: &str, cert: &Option<PathBuf>, key: &Option<PathBuf>, faults: &mut Vec<Fault>) {
