@@ -33,11 +33,12 @@ pub const LIMITS_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Invalid fields that one answer lists; more say nothing new.
 pub const FIELD_ERRORS_MAX: usize = 16;
 
-/// Wrong tokens that one address may present at once before it is refused unheard, and the time in which it earns
-/// another try: a service restarted with an old secret stays below it for a while, guessing gets nowhere.
+/// Wrong tokens that one address may present at once before those that are not known of it are refused unheard, and the
+/// time in which it earns another try: a service restarted with an old secret stays below it for a while, guessing gets
+/// nowhere.
 pub const AUTH_FAILURES_BURST: u32 = 64;
 pub const AUTH_FAILURE_EARNED_EVERY: Duration = Duration::from_secs(1);
-/// Addresses whose failures are remembered (about 100 bytes each).
+/// Addresses whose failures are remembered, and right tokens by address (about 100 bytes each).
 pub const AUTH_ADDRESSES_MAX: usize = 10_000;
 
 /// After the last connection should have been answered: two default deadlines.

@@ -104,8 +104,9 @@ async fn end(app: &App, node: &Node, stop: CancellationToken, serving: JoinHandl
 /// Reads the tokens again; what is wrong leaves the old ones in force.
 fn reload(sources: &Sources, app: &App) {
     match settings::load(sources) {
-        Ok(settings) if settings.auth.tokens.is_empty() && !app.http.listen.ip().is_loopback() => {
-            warn!("tokens not reloaded: there are none, and this node serves more than loopback");
+        // A file caught half-written must not open the doors.
+        Ok(settings) if settings.auth.tokens.is_empty() && app.doorkeeper.is_closed() => {
+            warn!("tokens not reloaded: there are none; to serve without tokens takes a restart");
         }
         Ok(settings) => {
             app.doorkeeper.reload(&settings.auth);

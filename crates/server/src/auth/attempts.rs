@@ -1,7 +1,8 @@
-//! Wrong tokens per client address: a bucket of tries each, in a table that cannot grow past its bound.
+//! Wrong tokens per client address: a bucket of tries each, in a table that cannot grow past its bound. And right ones:
+//! an address may stand for many clients, of which one that guesses must not silence those that are known.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, Ipv6Addr},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -10,18 +11,26 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::Digest;
 use crate::bounds::{AUTH_ADDRESSES_MAX, AUTH_FAILURE_EARNED_EVERY, AUTH_FAILURES_BURST};
 
-/// The failures that count: by when they will all be forgiven, one every [`AUTH_FAILURE_EARNED_EVERY`].
 #[derive(Default)]
 pub struct Attempts {
+    /// Of each address with failures that count: by when all will be forgiven, one every [`AUTH_FAILURE_EARNED_EVERY`].
     forgiven_at: Mutex<HashMap<IpAddr, Instant>>,
-    /// Whether anybody ever failed: while nobody did, no lock is taken.
+    /// Whether anybody ever failed: while nobody did, the table isn't looked at.
     any: AtomicBool,
+    /// Right tokens and where they came from.
+    known: Mutex<HashSet<(IpAddr, Digest)>>,
+    /// When somebody was last told of an address that is blocked.
+    told_at: Mutex<Option<Instant>>,
 }
 
+/// Who guesses from many addresses must not fill the log.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
 impl Attempts {
-    /// How long this address must wait until it is heard again; `None`: it need not.
+    /// How long this address must wait until unknown tokens of it are heard again; `None`: it need not.
     pub fn blocked(&self, client: IpAddr, now: Instant) -> Option<Duration> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
@@ -32,10 +41,21 @@ impl Attempts {
         owed.checked_sub(allowed).filter(|wait| !wait.is_zero())
     }
 
-    pub fn failed(&self, client: IpAddr, now: Instant) {
+    /// Counts a wrong token. Whether the address is blocked by it, and this is worth telling.
+    pub fn failed(&self, client: IpAddr, now: Instant) -> bool {
         self.any.store(true, Ordering::Relaxed);
+        self.count(network(client), now);
+        let mut told_at = lock(&self.told_at);
+        let tell = self.blocked(client, now).is_some()
+            && told_at.is_none_or(|told_at| now.saturating_duration_since(told_at) >= TELL_EVERY);
+        if tell {
+            *told_at = Some(now);
+        }
+        tell
+    }
+
+    fn count(&self, client: IpAddr, now: Instant) {
         let mut table = self.table();
-        let client = network(client);
         if table.len() >= AUTH_ADDRESSES_MAX && !table.contains_key(&client) {
             make_room(&mut table, now);
         }
@@ -43,10 +63,32 @@ impl Attempts {
         *forgiven_at = (*forgiven_at).max(now) + AUTH_FAILURE_EARNED_EVERY;
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, Instant>> {
-        // A map of instants is whole whatever panicked beside it.
-        self.forgiven_at.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Remembers that a right token came from this address.
+    pub fn succeeded(&self, client: IpAddr, token: Digest) {
+        let pair = (network(client), token);
+        let mut known = lock(&self.known);
+        if !known.contains(&pair) {
+            // Only who has a right token gets here, so that nobody forces this who couldn't do worse.
+            if known.len() >= AUTH_ADDRESSES_MAX {
+                known.clear();
+            }
+            known.insert(pair);
+        }
     }
+
+    /// Whether this token, if it is one, was right before and came from this address.
+    pub fn is_known(&self, client: IpAddr, token: Digest) -> bool {
+        lock(&self.known).contains(&(network(client), token))
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, Instant>> {
+        lock(&self.forgiven_at)
+    }
+}
+
+/// These tables are whole whatever panicked beside them.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Drops whoever is forgiven; where nobody is, whoever will be first.
@@ -80,14 +122,14 @@ mod tests {
         let attempts = Attempts::default();
         let client = IpAddr::from([192, 0, 2, 1]);
         let start = Instant::now();
-        for _ in 0..AUTH_FAILURES_BURST {
+        for tries in 1..=AUTH_FAILURES_BURST {
             assert_eq!(attempts.blocked(client, start), None);
-            attempts.failed(client, start);
+            assert_eq!(attempts.failed(client, start), tries == AUTH_FAILURES_BURST);
         }
         assert_eq!(attempts.blocked(client, start), Some(AUTH_FAILURE_EARNED_EVERY));
         let later = start + AUTH_FAILURE_EARNED_EVERY;
         assert_eq!(attempts.blocked(client, later), None);
-        attempts.failed(client, later);
+        assert!(!attempts.failed(client, later), "it was told a moment ago");
         assert!(attempts.blocked(client, later).is_some());
     }
 
@@ -104,6 +146,17 @@ mod tests {
         }
         assert_eq!(attempts.table().len(), AUTH_ADDRESSES_MAX);
         assert!(attempts.blocked(worst, now).is_some());
+    }
+
+    #[test]
+    fn known_tokens_stay_bounded() {
+        let attempts = Attempts::default();
+        for number in 0..=AUTH_ADDRESSES_MAX as u32 {
+            attempts.succeeded(IpAddr::from(number.to_be_bytes()), [7; 32]);
+        }
+        assert!(lock(&attempts.known).len() <= AUTH_ADDRESSES_MAX);
+        let last = IpAddr::from((AUTH_ADDRESSES_MAX as u32).to_be_bytes());
+        assert!(attempts.is_known(last, [7; 32]) && !attempts.is_known(last, [8; 32]));
     }
 
     #[test]

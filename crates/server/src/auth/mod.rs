@@ -9,8 +9,9 @@ use std::{net::IpAddr, time::Instant};
 
 use arc_swap::ArcSwapOption;
 use axum::http::{HeaderMap, header};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
+use tracing::{Span, warn};
 
 use crate::{
     api::problem::{Code, Problem},
@@ -33,9 +34,13 @@ pub enum Right {
     Administer,
 }
 
+/// SHA-256 of a token.
+type Digest = [u8; 32];
+
 /// A token as it is kept.
 struct Token {
-    digest: [u8; 32],
+    name: String,
+    digest: Digest,
     role: Role,
     /// The token is for this account alone.
     account: Option<String>,
@@ -72,6 +77,7 @@ impl Doorkeeper {
     /// Takes over the tokens of checked settings; requests that come from now on are judged by them.
     pub fn reload(&self, settings: &AuthSettings) {
         let tokens = settings.tokens.iter().map(|token| Token {
+            name: token.name.clone(),
             digest: digest(
                 token.secret.as_ref().expect("checked settings have a secret for each token").reveal().as_bytes(),
             ),
@@ -82,44 +88,56 @@ impl Doorkeeper {
         self.tokens.store((!tokens.is_empty()).then(|| tokens.into()));
     }
 
-    /// Whether a request may do what needs `right`.
+    /// Whether a request may do what needs `right`. Log lines about it name the token from then on.
     pub fn admit(&self, headers: &HeaderMap, client: IpAddr, right: Right) -> Result<(), Problem> {
         if right == Right::Open {
             return Ok(());
         }
         let tokens = self.tokens.load();
         let Some(tokens) = tokens.as_deref() else { return Ok(()) };
-        let now = Instant::now();
-        if let Some(wait) = self.attempts.blocked(client, now) {
-            return Err(Problem {
-                retry_after_ms: Some(wait.as_millis() as u64),
-                ..Problem::new(Code::RateLimited, "too many wrong tokens from this address")
-            });
-        }
         let Some(presented) = bearer(headers) else {
             return Err(Problem::new(Code::Unauthorized, "this needs a token: Authorization: Bearer TOKEN"));
         };
         let presented = digest(presented);
-        // Every token is compared, whichever fits, so that the time says nothing.
-        let fitting =
-            tokens.iter().fold(
-                None,
-                |fitting, token| {
-                    if bool::from(token.digest.ct_eq(&presented)) { Some(token) } else { fitting }
-                },
-            );
-        match fitting {
-            Some(token) if token.may(right) => Ok(()),
-            Some(_) => Err(Problem::new(Code::Forbidden, "this token lacks the right to do this")),
-            None => {
-                self.attempts.failed(client, now);
-                Err(Problem::new(Code::Unauthorized, "the token is wrong"))
+        let token = find(tokens, &presented);
+        let now = Instant::now();
+        if let Some(wait) = self.attempts.blocked(client, now) {
+            // Right or wrong, a token that is not known here gets the same answer: else guessing could go on.
+            let known = self.attempts.is_known(client, presented);
+            if !known || token.is_none() {
+                return Err(Problem {
+                    retry_after_ms: Some(wait.as_millis() as u64),
+                    ..Problem::new(Code::RateLimited, "too many wrong tokens from this address")
+                });
             }
         }
+        let Some(token) = token else {
+            if self.attempts.failed(client, now) {
+                warn!(%client, "too many wrong tokens from this address: those not known of it are refused for a while");
+            }
+            return Err(Problem::new(Code::Unauthorized, "the token is wrong"));
+        };
+        self.attempts.succeeded(client, presented);
+        Span::current().record("token", &token.name);
+        if token.may(right) {
+            Ok(())
+        } else {
+            Err(Problem::new(Code::Forbidden, "this token lacks the right to do this"))
+        }
+    }
+
+    /// Whether tokens are asked for.
+    pub fn is_closed(&self) -> bool {
+        self.tokens.load().is_some()
     }
 }
 
-fn digest(secret: &[u8]) -> [u8; 32] {
+/// Compares every token, whichever fits, so that the time says nothing.
+fn find<'a>(tokens: &'a [Token], presented: &Digest) -> Option<&'a Token> {
+    tokens.iter().fold(None, |found, token| if bool::from(token.digest.ct_eq(presented)) { Some(token) } else { found })
+}
+
+fn digest(secret: &[u8]) -> Digest {
     Sha256::digest(secret).into()
 }
 
@@ -231,7 +249,23 @@ mod tests {
         let right = with("Bearer secret-of-admin");
         assert_eq!(code(doorkeeper.admit(&right, CLIENT, Right::Use)), Some(Code::RateLimited));
         assert_eq!(code(doorkeeper.admit(&right, CLIENT, Right::Open)), None);
+        assert_eq!(code(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Use)), Some(Code::Unauthorized));
         let other = IpAddr::from([192, 0, 2, 1]);
         assert_eq!(code(doorkeeper.admit(&right, other, Right::Use)), None);
+    }
+
+    #[test]
+    fn who_guesses_locks_out_nobody_who_is_known_at_the_same_address() {
+        let doorkeeper = doorkeeper();
+        let service = with("Bearer secret-of-service");
+        assert_eq!(code(doorkeeper.admit(&service, CLIENT, Right::Use)), None);
+        for _ in 0..200 {
+            let _ = doorkeeper.admit(&with("Bearer guess-guess"), CLIENT, Right::Use);
+        }
+        assert_eq!(code(doorkeeper.admit(&service, CLIENT, Right::Use)), None);
+        assert_eq!(code(doorkeeper.admit(&service, CLIENT, Right::Administer)), Some(Code::Forbidden));
+        // A token that was taken away is wrong like any other.
+        doorkeeper.reload(&AuthSettings { tokens: vec![token("admin", Role::Admin, None)] });
+        assert_eq!(code(doorkeeper.admit(&service, CLIENT, Right::Use)), Some(Code::RateLimited));
     }
 }
