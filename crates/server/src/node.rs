@@ -53,6 +53,10 @@ pub fn store_options(settings: &StorageSettings) -> StoreOptions {
 fn tuning(settings: &RaftSettings) -> Tuning {
     let ms = |ms: u32| Duration::from_millis(u64::from(ms));
     Tuning {
+        // A follower asks for votes election_max and at least election_min after the last word of its leader; checked
+        // settings have room for two heartbeats in the latter. So within the lease no other leader can be elected, and
+        // a leader that lives is heard of often enough to keep it.
+        leader_lease: ms(settings.election_max_ms) + 2 * ms(settings.heartbeat_ms),
         timing: Timing {
             heartbeat: ms(settings.heartbeat_ms),
             election_min: ms(settings.election_min_ms),
@@ -130,5 +134,23 @@ impl Service for Node {
 
     fn stats(&self) -> NodeStats {
         self.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lease_follows_the_raft_timing_that_is_set() {
+        let standard = tuning(&RaftSettings::default());
+        assert_eq!(standard.leader_lease, Tuning::default().leader_lease);
+        let slow = RaftSettings {
+            heartbeat_ms: 1_500,
+            election_min_ms: 3_000,
+            election_max_ms: 4_000,
+            ..RaftSettings::default()
+        };
+        assert_eq!(tuning(&slow).leader_lease, Duration::from_secs(7));
     }
 }
