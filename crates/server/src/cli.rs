@@ -14,14 +14,14 @@ use crate::{
 };
 
 /// Rate limits that hold, on a cluster of equal nodes.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "onceward", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Command {
     /// Runs a node until SIGTERM.
     Start(SettingsArgs),
@@ -34,14 +34,14 @@ enum Command {
     Config(ConfigCommand),
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum ConfigCommand {
     /// Prints the settings in effect, secrets hidden, or what is wrong with them.
     Check(SettingsArgs),
 }
 
 /// Settings come from the file, over it from ONCEWARD_SECTION__NAME variables, over those from here.
-#[derive(Debug, Args)]
+#[derive(Args)]
 struct SettingsArgs {
     /// TOML; see cluster/onceward.example.toml for all settings.
     #[arg(long, value_name = "FILE")]

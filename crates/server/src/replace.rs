@@ -23,7 +23,8 @@ use tokio_rustls::{
 
 use crate::bounds::REPLACE_TIMEOUT;
 
-#[derive(Debug, Args)]
+/// Not to be printed: it may hold a token.
+#[derive(Args)]
 pub struct ReplaceArgs {
     /// The node that lost its disk.
     #[arg(value_name = "NODE_ID", value_parser = clap::value_parser!(u16).range(1..))]

@@ -18,7 +18,7 @@ fn from(text: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) ->
     fs::write(&file, text).unwrap();
     load(&Sources {
         file: Some(file),
-        environment: environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        environment: environment.iter().map(|(name, value)| (name.to_string(), value.into())).collect(),
         overrides: overrides
             .iter()
             .map(|(name, value)| Override { name: name.to_string(), value: value.to_string() })
@@ -83,6 +83,13 @@ fn the_environment_goes_over_the_file_and_the_command_line_over_both() {
     let settings = from(file, &environment, &[("http.max_in_flight", "4"), ("http.reset_format", "delta")]).unwrap();
     assert_eq!((settings.http.max_connections, settings.http.max_headers, settings.http.max_in_flight), (2, 18, 4));
     assert_eq!(settings.http.reset_format.as_str(), "delta");
+}
+
+#[test]
+fn loopback_of_both_families_needs_no_tokens() {
+    for listen in ["127.0.0.1:4001", "127.9.9.9:4001", "[::1]:4001"] {
+        from("", &[], &[("http.listen", listen)]).expect(listen);
+    }
 }
 
 #[test]
@@ -165,6 +172,13 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["auth.tokens[0].rol is not a setting", "did you mean auth.tokens[0].role?"],
     ),
     ("[http]\nlisten = ", &["line 2"]),
+    ("[node]\ndata_dir = \"\"", &["node.data_dir is empty"]),
+    (
+        "cluster.nodes = [{id = 1, http_address = \"::1:4001\", peer_address = \"[::1]:4101\"}]",
+        &["cluster.nodes[0].http_address must be host:port, not \"::1:4001\""],
+    ),
+    ("http.listen = \"[::]:4001\"", &["without tokens a node serves loopback only"]),
+    ("http.listen = \"[::ffff:192.0.2.1]:4001\"", &["without tokens a node serves loopback only"]),
 ];
 
 #[test]
@@ -193,6 +207,10 @@ fn misspelt_variables_and_overrides_are_refused_and_foreign_ones_are_not() {
     assert!(error.contains("http is not a setting"), "{error}");
     let error = from("", &[], &[("node.id", "one\nid = 1")]).unwrap_err();
     assert!(error.contains("node.id must be an integer"), "{error}");
+    let raw = std::os::unix::ffi::OsStringExt::from_vec(b"\xff".to_vec());
+    let environment = vec![("ONCEWARD_PEERS__SECRET".to_owned(), raw)];
+    let error = load(&Sources { environment, ..Sources::default() }).unwrap_err().to_string();
+    assert!(error.contains("ONCEWARD_PEERS__SECRET is not UTF-8"), "{error}");
     // As container platforms set them for a service of this name.
     from("", &[("ONCEWARD_PORT_4001_TCP", "tcp://10.0.0.1:4001"), ("ONCEWARD_SERVICE_HOST", "10.0.0.1")], &[]).unwrap();
 }

@@ -1,6 +1,10 @@
 //! Where settings come from: the file, over it the environment, over that the command line.
 
-use std::{fs, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use toml::{Table, Value};
 
@@ -15,26 +19,27 @@ const ENV_PREFIX: &str = "ONCEWARD_";
 /// Separates the section from the name, as names have single underscores of their own.
 const ENV_SEPARATOR: &str = "__";
 
-/// One `key=value` from the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One `key=value` from the command line. Not to be printed: it may be a secret.
+#[derive(Clone)]
 pub struct Override {
     pub name: String,
     pub value: String,
 }
 
-/// Everything that settings are made from; kept, so that SIGHUP can read them again.
-#[derive(Debug, Clone, Default)]
+/// Everything that settings are made from; kept, so that SIGHUP can read them again. Not to be printed: there are
+/// secrets in it.
+#[derive(Clone, Default)]
 pub struct Sources {
     pub file: Option<PathBuf>,
-    pub environment: Vec<(String, String)>,
+    pub environment: Vec<(String, OsString)>,
     pub overrides: Vec<Override>,
 }
 
 impl Sources {
-    /// With the environment of this process; variables that are not UTF-8 cannot be settings.
+    /// With the environment of this process; variables whose names are not UTF-8 are no settings.
     pub fn of_process(file: Option<PathBuf>, overrides: Vec<Override>) -> Sources {
-        let text = |part: std::ffi::OsString| part.into_string().ok();
-        let environment = std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect();
+        let environment =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect();
         Sources { file, environment, overrides }
     }
 }
@@ -48,8 +53,10 @@ pub fn load(sources: &Sources) -> Result<Settings, SettingsError> {
     };
     let declared = Settings::declared();
     for (name, value) in &sources.environment {
-        if let Some(path) = setting_of_variable(name, &mut faults) {
-            place(&mut tree, &path, value, &declared, &mut faults);
+        let Some(path) = setting_of_variable(name, &mut faults) else { continue };
+        match value.to_str() {
+            Some(value) => place(&mut tree, &path, value, &declared, &mut faults),
+            None => faults.push(Fault(format!("{name} is not UTF-8"))),
         }
     }
     for Override { name, value } in &sources.overrides {
@@ -76,8 +83,8 @@ pub fn effective(settings: &Settings) -> String {
     }
 }
 
-fn read_file(path: &PathBuf) -> Result<Table, SettingsError> {
-    let file = |detail: String| SettingsError::File { path: path.clone(), detail };
+fn read_file(path: &Path) -> Result<Table, SettingsError> {
+    let file = |detail: String| SettingsError::File { path: path.to_owned(), detail };
     let text = fs::read_to_string(path).map_err(|error| file(error.to_string()))?;
     // Of the parser's message only what and where: the line it quotes may hold a secret.
     text.parse::<Table>().map_err(|error| {
