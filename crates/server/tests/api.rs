@@ -13,6 +13,7 @@ use onceward_core::{
 };
 use onceward_server::{
     api::{App, Operations, openapi},
+    auth::Right,
     settings::{ResetFormat, Role, Secret, Settings, TokenSettings},
 };
 use onceward_shard::{CheckError, Degraded, ServiceError};
@@ -100,7 +101,8 @@ async fn headers_tell_of_the_policy_nearest_to_its_limit_and_list_each_policy_on
     let answer = api.check(body).await;
     assert_eq!(answer.header("ratelimit-limit"), Some("1000000000000"));
     assert_eq!(answer.header("ratelimit-policy"), Some(r#""a";q=1000;w=10, "b";q=1000000000000;w=1"#));
-    assert_eq!(answer.header("ratelimit"), Some(r#""a";r=100;t=1, "b";r=1000;t=18446744073710"#));
+    // A time beyond all microseconds, and a number of more than 15 digits, is cut to what a structured field can say.
+    assert_eq!(answer.header("ratelimit"), Some(r#""a";r=100;t=1, "b";r=1000;t=999999999999999"#));
 }
 
 #[tokio::test]
@@ -391,7 +393,9 @@ async fn requests_over_the_bound_in_flight_are_503_but_health_is_not() {
     let answer = api.check(ONE).await;
     answer.assert_problem(503, "unavailable");
     assert_eq!(answer.header("retry-after"), Some("1"));
-    assert_eq!(api.call("GET", "/livez", "").await.status, 200);
+    for method in ["GET", "HEAD"] {
+        assert_eq!(api.call(method, "/livez", "").await.status, 200);
+    }
     assert!(api.fake.asked().is_empty());
 }
 
@@ -405,8 +409,27 @@ async fn openapi_describes_every_operation_and_no_other() {
     let app: App = api.edge.app().clone();
     let operations = Operations::new(app).list;
     for operation in &operations {
+        let what = format!("{} {}", operation.method, operation.path);
         let described = &document["paths"][operation.path][operation.method.to_lowercase()];
-        assert!(described["responses"].is_object(), "{} {}", operation.method, operation.path);
+        let responses = described["responses"].as_object().expect(&what);
+        let open = operation.right == Right::Open;
+        // An empty requirement: no token is needed.
+        assert_eq!(described["security"] == json!([{}]), open, "{what}");
+        assert_eq!(responses.contains_key("401") && responses.contains_key("403"), !open, "{what}");
+        assert_eq!(described["requestBody"].is_object(), responses.contains_key("415"), "{what}");
+        for (status, response) in responses {
+            let media: Vec<&String> =
+                response["content"].as_object().map(|content| content.keys().collect()).unwrap_or_default();
+            let is_problem = media == ["application/problem+json"];
+            assert_eq!(is_problem, status.starts_with(['4', '5']), "{what} {status}: {media:?}");
+        }
+    }
+    let check = &document["paths"]["/v1/limits/check"]["post"]["responses"];
+    for status in ["200", "429", "503"] {
+        assert!(
+            check[status]["headers"]["RateLimit"].is_object()
+                && check[status]["headers"]["RateLimit-Reset"].is_object()
+        );
     }
     let described: usize =
         document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();

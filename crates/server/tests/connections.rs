@@ -156,6 +156,7 @@ async fn one_connection_too_many_is_503_and_a_closed_one_makes_room() {
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     let (head, body) = refused.split_once("\r\n\r\n").unwrap();
     assert!(head.contains("retry-after: 1") && head.contains(&format!("content-length: {}", body.len())), "{refused}");
+    assert!(head.contains("x-request-id: ") && head.contains("content-type: application/problem+json"), "{refused}");
     assert_eq!(serde_json::from_str::<serde_json::Value>(body).unwrap()["code"], "unavailable");
     drop(first);
     let retried = async {
@@ -172,6 +173,16 @@ async fn a_head_that_drips_is_cut_off() {
     let mut stream = server.connect().await;
     stream.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.unwrap();
     read_to_end(&mut stream).await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_its_answers_is_cut_off() {
+    let server = serve(|settings| settings.http.idle_timeout_ms = 100).await;
+    let mut stream = server.connect().await;
+    let requests = "GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1_000);
+    // Until the answers fill all buffers, and with them the requests: then nothing moves any more.
+    let asking = async { while stream.write_all(requests.as_bytes()).await.is_ok() {} };
+    timeout(PATIENCE, asking).await.expect("the server closes the connection");
 }
 
 #[tokio::test]

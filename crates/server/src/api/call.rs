@@ -1,5 +1,5 @@
-//! What every handler needs of its request: who asks under which id until when, the body within its bounds, the path
-//! decoded. Each refuses what it cannot read with a problem.
+//! What every handler needs of its request: until when it may take, the body within its bounds, the path decoded. Each
+//! refuses what it cannot read with a problem.
 
 use std::{
     net::IpAddr,
@@ -11,7 +11,7 @@ use std::{
 use axum::{
     body::Body,
     extract::{FromRequest, FromRequestParts, Path, Request, rejection::PathRejection},
-    http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
+    http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
@@ -28,30 +28,20 @@ use crate::bounds::{BODY_DISCARD_BYTES_MAX, BODY_DISCARD_TIMEOUT, BODY_READ_TIME
 /// What is known of a request before it is routed; lies in its extensions.
 #[derive(Debug)]
 pub struct Context {
-    pub request_id: HeaderValue,
     pub client: IpAddr,
     /// What it was routed to, once it was.
     pub operation: OnceLock<Operation>,
 }
 
-/// A request that may be answered.
-#[derive(Debug, Clone)]
-pub struct Call {
-    context: Arc<Context>,
-    pub deadline: Instant,
-}
+/// Until when a caller waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline(pub Instant);
 
-impl Call {
-    pub fn request_id(&self) -> &str {
-        self.context.request_id.to_str().unwrap_or_default()
-    }
-}
-
-impl FromRequestParts<App> for Call {
+impl FromRequestParts<App> for Deadline {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Call, Problem> {
-        Ok(Call { context: context(&parts.extensions), deadline: Instant::now() + patience(&parts.headers)? })
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Deadline, Problem> {
+        Ok(Deadline(Instant::now() + patience(&parts.headers)?))
     }
 }
 

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::{
     App,
-    call::{Call, PathSegments},
+    call::{Deadline, PathSegments},
     problem::{Code, Problem, ProblemMembers},
 };
 use onceward_shard::ClusterStatus;
@@ -134,16 +134,16 @@ pub struct ReplacementBody {
 )]
 pub async fn replace_node(
     State(app): State<App>,
-    call: Call,
+    Deadline(deadline): Deadline,
     PathSegments(id): PathSegments<String>,
 ) -> Result<Json<ReplacementBody>, Problem> {
     let node = id.parse::<u16>().ok().filter(|node| *node > 0 && !id.starts_with('+'));
     let Some(node) = node else {
         return Err(Problem::invalid("a node's id is a whole number from 1 to 65535"));
     };
-    match app.service.replace(NodeId(node), call.deadline).await? {
+    match app.service.replace(NodeId(node), deadline).await? {
         NodeReply::Recorded(record) => {
-            warn!(node, request_id = call.request_id(), "the node's replacement may come in");
+            warn!(node, "the node's replacement may come in");
             Ok(Json(ReplacementBody {
                 id: node,
                 state: match record.replace {

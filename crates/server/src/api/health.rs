@@ -23,7 +23,10 @@ pub struct AliveBody {
 }
 
 /// The process runs; says nothing about the cluster.
-#[utoipa::path(get, path = "/livez", tag = "node", responses((status = 200, description = "alive", body = AliveBody)))]
+#[utoipa::path(
+    get, path = "/livez", tag = "node", security(()),
+    responses((status = 200, description = "alive", body = AliveBody))
+)]
 pub async fn livez() -> Json<AliveBody> {
     Json(AliveBody { alive: true })
 }
@@ -47,7 +50,7 @@ pub struct NotReadyBody<'a> {
 
 /// Every shard here follows a leader and has caught up.
 #[utoipa::path(
-    get, path = "/readyz", tag = "node",
+    get, path = "/readyz", tag = "node", security(()),
     responses(
         (status = 200, description = "ready", body = ReadyBody),
         (status = 503, description = "not ready, or stopping", body = NotReadyBody),
@@ -65,8 +68,11 @@ pub async fn readyz(State(app): State<App>) -> Response {
     problem.respond_with(&NotReadyBody { problem: problem.members(), ready: false, waiting_shards })
 }
 
-/// Prometheus text format.
-#[utoipa::path(get, path = "/metrics", tag = "node", responses((status = 200, description = "all metrics", body = String)))]
+/// For Prometheus, in the OpenMetrics text format.
+#[utoipa::path(
+    get, path = "/metrics", tag = "node",
+    responses((status = 200, description = "all metrics", body = String, content_type = "application/openmetrics-text"))
+)]
 pub async fn metrics(State(app): State<App>) -> Response {
     const OPEN_METRICS: HeaderValue =
         HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -75,7 +81,10 @@ pub async fn metrics(State(app): State<App>) -> Response {
 }
 
 /// This document.
-#[utoipa::path(get, path = "/openapi.json", tag = "node", responses((status = 200, description = "OpenAPI 3.1")))]
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "node",
+    responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
+)]
 pub async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], super::openapi::document()).into_response()
 }

@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::{
     App,
-    call::{Call, JsonBody, PathSegments},
+    call::{Deadline, JsonBody, PathSegments},
     json::{DUPLICATE, Field, Judge, Object, Wanted, object, read_object, shown},
     problem::{Code, Problem, ProblemMembers, policy_not_found},
 };
@@ -255,15 +255,15 @@ fn numbers(shards: &[ShardId]) -> Vec<u16> {
 )]
 pub async fn put_policy(
     State(app): State<App>,
-    call: Call,
+    Deadline(deadline): Deadline,
     PathSegments(policy): PathSegments<String>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let name = name(&policy)?;
     let spec = parse(&body)?;
-    match app.service.put_policy(name, spec, call.deadline).await? {
+    match app.service.put_policy(name, spec, deadline).await? {
         PolicyWrite::Stored { policy, created, pending_shards } => {
-            info!(policy = %policy.name, revision = policy.revision, request_id = call.request_id(), "policy stored");
+            info!(policy = %policy.name, revision = policy.revision, "policy stored");
             let status = match (pending_shards.is_empty(), created) {
                 (false, _) => StatusCode::ACCEPTED,
                 (true, true) => StatusCode::CREATED,
@@ -287,11 +287,11 @@ pub async fn put_policy(
 )]
 pub async fn get_policy(
     State(app): State<App>,
-    call: Call,
+    Deadline(deadline): Deadline,
     PathSegments(policy): PathSegments<String>,
 ) -> Result<Json<PolicyAnswerBody>, Problem> {
     let name = name(&policy)?;
-    match app.service.policy(name, call.deadline).await? {
+    match app.service.policy(name, deadline).await? {
         Some(policy) => Ok(Json(answer_body(policy, &[]))),
         None => Err(policy_not_found(&policy)),
     }
@@ -304,8 +304,11 @@ pub async fn get_policy(
         (status = 503, description = "no quorum to read from", body = ProblemMembers),
     )
 )]
-pub async fn list_policies(State(app): State<App>, call: Call) -> Result<Json<PoliciesAnswerBody>, Problem> {
-    let policies = app.service.policies(call.deadline).await?;
+pub async fn list_policies(
+    State(app): State<App>,
+    Deadline(deadline): Deadline,
+) -> Result<Json<PoliciesAnswerBody>, Problem> {
+    let policies = app.service.policies(deadline).await?;
     Ok(Json(PoliciesAnswerBody { policies: policies.into_iter().map(|policy| answer_body(policy, &[])).collect() }))
 }
 
@@ -321,14 +324,14 @@ pub async fn list_policies(State(app): State<App>, call: Call) -> Result<Json<Po
 )]
 pub async fn delete_policy(
     State(app): State<App>,
-    call: Call,
+    Deadline(deadline): Deadline,
     PathSegments(policy): PathSegments<String>,
 ) -> Result<Response, Problem> {
     let name = name(&policy)?;
-    let Some(pending_shards) = app.service.delete_policy(name, call.deadline).await? else {
+    let Some(pending_shards) = app.service.delete_policy(name, deadline).await? else {
         return Err(policy_not_found(&policy));
     };
-    info!(policy, request_id = call.request_id(), "policy deleted");
+    info!(policy, "policy deleted");
     if pending_shards.is_empty() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

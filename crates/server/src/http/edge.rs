@@ -18,7 +18,7 @@ use axum::{
 };
 use bytes::Bytes;
 use tower::ServiceExt;
-use tracing::{Instrument, debug, debug_span};
+use tracing::{Instrument, debug, error_span, field::Empty};
 
 use super::request_id::{self, REQUEST_ID, TRACEPARENT};
 use crate::{
@@ -53,15 +53,17 @@ impl Edge {
         let started = Instant::now();
         let request_id = request_id::of_request(request.headers());
         let traceparent = request_id::traceparent(request.headers());
-        let context = Arc::new(Context { request_id, client, operation: OnceLock::new() });
-        let span =
-            debug_span!("request", id = ?context.request_id, method = %request.method(), path = request.uri().path());
+        // At the level of errors, so that every line about the request has its id.
+        let span = error_span!("request", request_id = request_id.to_str().unwrap_or_default(), token = Empty);
+        debug!(parent: &span, method = %request.method(), path = request.uri().path(), "came in");
+        let context = Arc::new(Context { client, operation: OnceLock::new() });
 
         let mut response = self.route(request, &context).instrument(span.clone()).await;
 
-        debug!(parent: &span, status = response.status().as_u16(), micros = started.elapsed().as_micros() as u64, "answered");
+        let (status, micros) = (response.status().as_u16(), started.elapsed().as_micros() as u64);
+        debug!(parent: &span, status, micros, "answered");
         let headers = response.headers_mut();
-        headers.insert(REQUEST_ID, context.request_id.clone());
+        headers.insert(REQUEST_ID, request_id);
         if let Some(traceparent) = traceparent {
             headers.insert(TRACEPARENT, traceparent);
         }
@@ -78,8 +80,8 @@ impl Edge {
             return problem.into_response();
         }
         // An orchestrator must not take an overloaded node for a dead one.
-        let always =
-            request.method() == Method::GET && matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
+        let always = matches!(*request.method(), Method::GET | Method::HEAD)
+            && matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
         let max = if always { u32::MAX } else { self.app.http.max_in_flight };
         let Some(_place) = Place::take(&self.in_flight, max) else {
             self.app.metrics.refused_in_flight.inc();

@@ -3,6 +3,8 @@
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::response::IntoResponse;
+use http_body_util::{BodyExt, Collected};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -15,8 +17,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-use super::{edge::Edge, tls};
+use super::{
+    edge::Edge,
+    request_id::{self, REQUEST_ID},
+    stall::WriteTimeout,
+    tls,
+};
 use crate::{
+    api::problem::Problem,
     bounds::{HEAD_BYTES_HARD_MAX, HEADERS_HARD_MAX, SHUTDOWN_TIMEOUT, TLS_HANDSHAKE_TIMEOUT},
     settings::HttpSettings,
 };
@@ -27,12 +35,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Clients that are told at once that there is no place; more are just closed.
 const FAREWELLS_MAX: usize = 64;
 const FAREWELL_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// What a client hears that comes when all connections are taken.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
-retry-after: 1\r\nconnection: close\r\ncontent-length: 153\r\n\r\n\
-{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
-\"detail\":\"not applied: too many connections to this node are open\",\"code\":\"unavailable\"}";
 
 /// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +75,8 @@ impl Listener {
         let connections = TaskTracker::new();
         let farewells = Arc::new(Semaphore::new(FAREWELLS_MAX));
         let refused_connections = edge.app().metrics.refused_connections.clone();
-        let server = Server { edge, http: self.http(), tls: self.tls, stop: stop.clone() };
+        let server =
+            Server { edge, http: self.http(), tls: self.tls, idle_timeout: self.idle_timeout, stop: stop.clone() };
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
@@ -120,12 +123,27 @@ impl Listener {
 /// closed with unread bytes is reset, and the answer lost.
 async fn turn_away(mut stream: TcpStream, _farewell: OwnedSemaphorePermit) {
     let saying = async {
-        stream.write_all(FULL).await?;
+        stream.write_all(&farewell().await).await?;
         stream.shutdown().await?;
         tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
     };
     // Whichever way it ends, the connection is closed.
     let _ = timeout(FAREWELL_TIMEOUT, saying).await;
+}
+
+/// The answer to a request that isn't read.
+async fn farewell() -> Vec<u8> {
+    let problem = Problem::unavailable("not applied: too many connections to this node are open");
+    let mut response = problem.into_response();
+    response.headers_mut().insert(REQUEST_ID, request_id::fresh());
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
+    let mut bytes = format!("HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n", parts.status, body.len());
+    for (name, value) in &parts.headers {
+        bytes.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap_or_default()));
+    }
+    bytes.push_str("\r\n");
+    [bytes.as_bytes(), &body].concat()
 }
 
 /// What each connection's task has.
@@ -134,6 +152,7 @@ struct Server {
     edge: Edge,
     http: http1::Builder,
     tls: Option<TlsAcceptor>,
+    idle_timeout: Duration,
     stop: CancellationToken,
 }
 
@@ -142,6 +161,7 @@ impl Server {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%client, %error, "cannot set TCP_NODELAY");
         }
+        let stream = WriteTimeout::new(stream, self.idle_timeout);
         let Some(tls) = &self.tls else { return self.requests(stream, client).await };
         match timeout(TLS_HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.requests(stream, client).await,

@@ -4,6 +4,7 @@
 mod edge;
 mod listener;
 mod request_id;
+mod stall;
 mod tls;
 
 pub use edge::Edge;

@@ -28,7 +28,7 @@ pub fn of_request(headers: &HeaderMap) -> HeaderValue {
 }
 
 /// A number drawn when the process started, and one that counts: unique, and found without asking for randomness.
-fn fresh() -> HeaderValue {
+pub fn fresh() -> HeaderValue {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one("request ids"));
     static NEXT: AtomicU64 = AtomicU64::new(0);
     const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::{cost, headers, key, policy, request_id};
 use crate::api::{
     App,
-    call::{Call, JsonBody},
+    call::{Deadline, JsonBody},
     json::{Field, Judge, Object, Wanted, object, read_object, shown},
     problem::{Code, Problem, ProblemMembers},
 };
@@ -140,12 +140,15 @@ pub struct CheckResultBody<'a> {
     degraded: Option<&'static str>,
 }
 
-/// A refused check: the problem's members and the answer's.
+/// A refused check: the problem's members and the answer's; these only when there was a decision.
 #[derive(Serialize, ToSchema)]
+#[schema(as = CheckRefusal)]
 pub struct CheckRefusedBody<'a> {
     #[serde(flatten)]
     problem: ProblemMembers<'a>,
+    #[schema(required = false)]
     allowed: bool,
+    #[schema(required = false)]
     results: Vec<CheckResultBody<'a>>,
 }
 
@@ -162,9 +165,13 @@ pub struct CheckRefusedBody<'a> {
         (status = 504, description = "it may or may not have been counted", body = ProblemMembers),
     )
 )]
-pub async fn check(State(app): State<App>, call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+pub async fn check(
+    State(app): State<App>,
+    Deadline(deadline): Deadline,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
     let Check { mode, items, request_id } = parse(&body)?;
-    let request = CheckRequest { mode, items: items.clone(), request_id, deadline: call.deadline };
+    let request = CheckRequest { mode, items: items.clone(), request_id, deadline };
     let (answer, unavailable) = match app.service.check(request).await {
         Ok(answer) => (answer, false),
         Err(CheckError::DeniedUnavailable(answer)) => (answer, true),

@@ -14,6 +14,20 @@ use crate::settings::ResetFormat;
 /// The greatest integer of a structured field (RFC 9651, section 3.3.1).
 const STRUCTURED_INTEGER_MAX: u64 = 999_999_999_999_999;
 
+/// What the headers are, for the API's description.
+pub const NUMBERS: [(&str, &str); 3] = [
+    ("RateLimit-Limit", "the capacity, of the policy with the smallest remaining/limit"),
+    ("RateLimit-Remaining", "whole tokens left, of the same policy"),
+    (
+        "RateLimit-Reset",
+        "Unix seconds at which its bucket is full again (http.reset_format = \"delta\": seconds from now)",
+    ),
+];
+pub const STRUCTURED: [(&str, &str); 2] = [
+    ("RateLimit-Policy", "per policy its quota q and window w in seconds: \"api\";q=20;w=10"),
+    ("RateLimit", "per policy what remains, r, and the seconds t until it is full: \"api\";r=19;t=1"),
+];
+
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
@@ -34,8 +48,8 @@ pub fn write(headers: &mut HeaderMap, items: &[CheckItem], results: &[ItemResult
     for (at, (name, result)) in per_policy.iter().enumerate() {
         let comma = if at == 0 { "" } else { ", " };
         // A policy's name has no character that would need an escape in a structured string.
-        let (quota, window_s) = (integer(result.limit), integer(seconds(result.window_us)));
-        let (remaining, reset_s) = (integer(result.remaining), integer(seconds(result.reset_after_us)));
+        let (quota, window_s) = (integer(result.limit), integer_seconds(result.window_us));
+        let (remaining, reset_s) = (integer(result.remaining), integer_seconds(result.reset_after_us));
         write!(policies, "{comma}\"{name}\";q={quota};w={window_s}").expect("a string takes all that is written");
         write!(limits, "{comma}\"{name}\";r={remaining};t={reset_s}").expect("a string takes all that is written");
     }
@@ -83,6 +97,11 @@ fn seconds(us: u64) -> u64 {
 
 fn integer(number: u64) -> u64 {
     number.min(STRUCTURED_INTEGER_MAX)
+}
+
+/// Times that microseconds cannot tell come as `u64::MAX`, and are cut like any number that is too large.
+fn integer_seconds(us: u64) -> u64 {
+    if us == u64::MAX { STRUCTURED_INTEGER_MAX } else { integer(seconds(us)) }
 }
 
 fn header_value(text: String) -> HeaderValue {

@@ -2,7 +2,7 @@
 //! nothing is decided here.
 
 pub mod check;
-mod headers;
+pub mod headers;
 pub mod refund;
 pub mod reset;
 

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::{cost, key, policy, request_id};
 use crate::api::{
     App,
-    call::{Call, JsonBody},
+    call::{Deadline, JsonBody},
     json::{Field, Judge, object, read_object},
     problem::{Code, Problem, ProblemMembers, policy_not_found},
 };
@@ -66,10 +66,14 @@ pub struct RefundAnswerBody {
         (status = 504, description = "it may or may not apply; repeating it is safe", body = ProblemMembers),
     )
 )]
-pub async fn refund(State(app): State<App>, call: Call, JsonBody(body): JsonBody) -> Result<Response, Problem> {
+pub async fn refund(
+    State(app): State<App>,
+    Deadline(deadline): Deadline,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
     let command = parse(&body)?;
     let (policy, request_id) = (command.policy.clone(), command.request_id.clone());
-    match app.service.refund(command, call.deadline).await? {
+    match app.service.refund(command, deadline).await? {
         RefundReply::Refunded { credited, limit, remaining } => {
             Ok(Json(RefundAnswerBody { credited, limit, remaining }).into_response())
         }

@@ -5,7 +5,7 @@ use onceward_core::limits::{ResetCommand, ResetReply};
 
 use crate::api::{
     App,
-    call::{Call, PathSegments},
+    call::{Deadline, PathSegments},
     json::{Field, Judge},
     problem::{Problem, ProblemMembers, policy_not_found},
 };
@@ -32,10 +32,10 @@ pub fn command(policy: String, key: String) -> Result<ResetCommand, Problem> {
 )]
 pub async fn reset(
     State(app): State<App>,
-    call: Call,
+    Deadline(deadline): Deadline,
     PathSegments((policy, key)): PathSegments<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    match app.service.reset(command(policy, key)?, call.deadline).await? {
+    match app.service.reset(command(policy, key)?, deadline).await? {
         ResetReply::Done => Ok(StatusCode::NO_CONTENT),
         ResetReply::PolicyNotFound { policy } => Err(policy_not_found(&policy)),
     }
