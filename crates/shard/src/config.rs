@@ -48,7 +48,9 @@ pub struct Tuning {
     pub keep_entries: u64,
 }
 
-/// As long as the longest election timeout before a follower campaigns: within it no other leader can be elected.
+/// The longest election timeout and two heartbeats: shorter than any follower waits before it campaigns, so that a leader
+/// isn't given up before the others may look for one. It only decides how soon requests are turned away; what a deposed
+/// leader still takes in is never committed, and its reads are confirmed by a majority.
 const LEADER_LEASE: Duration = Duration::from_millis(1_000);
 
 impl Default for Tuning {

@@ -33,6 +33,8 @@ const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How soon after a change the expiry table is looked at again. Commands compare due times with the stamp themselves;
 /// this only bounds how late an idle shard notices.
 const EXPIRY_SCAN_DELAY: Duration = Duration::from_millis(100);
+/// How soon a leader without a majority looks again.
+const EXPIRY_SCAN_AGAIN: Duration = Duration::from_secs(1);
 /// The longest sleep until the next look at the expiry table.
 const EXPIRY_SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// Rows one `Expire` works off, so that the entry applies in well under a heartbeat.
@@ -49,7 +51,7 @@ pub(crate) struct Shard {
 }
 
 /// What the actor is told. Each is a nudge: what to do follows from the state at the time it is handled.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Message {
     /// Commands wait.
     Flush,
@@ -61,8 +63,8 @@ pub(crate) enum Message {
     ClockRecovered,
     /// Look at the expiry table.
     ScanExpiry,
-    /// The `Expire` under way was resolved.
-    Expired,
+    /// The `Expire` under way was resolved; whether it removed anything, so that there may be more.
+    Expired { progress: bool },
     #[cfg(test)]
     Panic,
 }
@@ -232,9 +234,13 @@ impl Actor for ShardActor {
                 state.scan = None;
                 state.scan_expiry(&myself)?;
             }
-            Message::Expired => {
+            Message::Expired { progress } => {
                 state.expiring = false;
-                state.scan_expiry(&myself)?;
+                if progress {
+                    state.scan_expiry(&myself)?;
+                } else {
+                    state.scan_within(EXPIRY_SCAN_DELAY, &myself);
+                }
             }
             #[cfg(test)]
             Message::Panic => panic!("asked to by a test"),
@@ -273,7 +279,7 @@ impl ShardActorState {
             let jobs = self.shard.pending.take_batch(Instant::now());
             if !jobs.is_empty() {
                 self.in_flight += 1;
-                tokio::spawn(propose(self.shard.clone(), jobs, myself.clone()));
+                tokio::spawn(propose(self.shard.clone(), jobs, Nudge::new(myself, Message::Proposed)));
             }
         }
     }
@@ -282,10 +288,10 @@ impl ShardActorState {
         if std::mem::replace(&mut self.recovering_clock, true) {
             return;
         }
-        let (shard, myself) = (self.shard.clone(), myself.clone());
+        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::ClockRecovered));
         tokio::spawn(async move {
             clock::recover(&shard.group, shard.id, &shard.surroundings).await;
-            let _ = myself.cast(Message::ClockRecovered);
+            drop(nudge);
         });
     }
 
@@ -307,8 +313,17 @@ impl ShardActorState {
 
     /// On the leader: commits an `Expire` when something is due, else sleeps until something is.
     fn scan_expiry(&mut self, myself: &ActorRef<Message>) -> Result<(), ActorProcessingErr> {
-        if self.expiring || self.shard.leads().is_err() {
+        if self.expiring {
             return Ok(());
+        }
+        match self.shard.leads() {
+            Ok(()) => {}
+            // The same leader may find its majority again, which nobody tells.
+            Err(NotApplied::NoQuorum) => {
+                self.scan_within(EXPIRY_SCAN_AGAIN, myself);
+                return Ok(());
+            }
+            Err(_) => return Ok(()),
         }
         let Some(now) = self.shard.group.shard_clock() else {
             self.recover_clock(myself);
@@ -323,19 +338,44 @@ impl ShardActorState {
         }
         self.expiring = true;
         let command = Command::Expire { up_to: now, limit: EXPIRE_ROWS_MAX };
-        let (shard, myself) = (self.shard.clone(), myself.clone());
+        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::Expired { progress: false }));
         tokio::spawn(async move {
             let outcome = shard.execute(command, Instant::now() + PROPOSAL_TIMEOUT).await;
             debug!(shard = %shard.id, ?outcome, "expired");
-            let _ = myself.cast(Message::Expired);
+            let progress = matches!(outcome, Outcome::Applied(Reply::Expire { removed: 1.. }));
+            nudge.say(Message::Expired { progress });
         });
         Ok(())
     }
 }
 
+/// Tells the actor that work outside of it is over when it is dropped, also by a panic: the actor would wait for ever.
+struct Nudge {
+    actor: ActorRef<Message>,
+    message: Message,
+}
+
+impl Nudge {
+    fn new(actor: &ActorRef<Message>, message: Message) -> Nudge {
+        Nudge { actor: actor.clone(), message }
+    }
+
+    /// Tells it something else.
+    fn say(mut self, message: Message) {
+        self.message = message;
+    }
+}
+
+impl Drop for Nudge {
+    fn drop(&mut self) {
+        // An actor that crashed meanwhile has a successor that looks at everything anew.
+        let _ = self.actor.cast(self.message);
+    }
+}
+
 /// Proposes one entry and tells every job what became of it. It is stamped now, after every one of its commands came in:
 /// a stamp from before would let buckets refill for time that had passed when they were asked.
-async fn propose(shard: Arc<Shard>, jobs: Vec<Job>, actor: ActorRef<Message>) {
+async fn propose(shard: Arc<Shard>, jobs: Vec<Job>, nudge: Nudge) {
     let mut commands = Vec::with_capacity(jobs.len());
     let mut replies = Vec::with_capacity(jobs.len());
     for job in jobs {
@@ -346,7 +386,7 @@ async fn propose(shard: Arc<Shard>, jobs: Vec<Job>, actor: ActorRef<Message>) {
     stats.entries_proposed.add(1);
     stats.commands_proposed.add(commands.len() as u64);
     let outcome = timeout(PROPOSAL_TIMEOUT, shard.group.propose(commands)).await;
-    let _ = actor.cast(Message::Proposed);
+    drop(nudge);
     let refuse_with = match outcome {
         Ok(Ok(applied)) if applied.len() == replies.len() => {
             for (reply, applied) in replies.into_iter().zip(applied) {
@@ -378,5 +418,45 @@ async fn propose(shard: Arc<Shard>, jobs: Vec<Job>, actor: ActorRef<Message>) {
     };
     for reply in replies {
         let _ = reply.send(refuse_with.map_or(Outcome::Unknown, Outcome::NotApplied));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Passes on what it is told.
+    struct Listener(mpsc::UnboundedSender<Message>);
+
+    impl Actor for Listener {
+        type Msg = Message;
+        type State = ();
+        type Arguments = ();
+
+        async fn pre_start(&self, _: ActorRef<Message>, (): ()) -> Result<(), ActorProcessingErr> {
+            Ok(())
+        }
+
+        async fn handle(&self, _: ActorRef<Message>, message: Message, (): &mut ()) -> Result<(), ActorProcessingErr> {
+            Ok(self.0.send(message)?)
+        }
+    }
+
+    #[tokio::test]
+    async fn the_actor_is_told_that_its_work_is_over_also_when_that_panics() {
+        let (sender, mut heard) = mpsc::unbounded_channel();
+        let (actor, _) = Actor::spawn(None, Listener(sender), ()).await.unwrap();
+        let nudge = Nudge::new(&actor, Message::Proposed);
+        let crashed = tokio::spawn(async move {
+            let _nudge = nudge;
+            panic!("asked to by a test");
+        });
+        assert!(crashed.await.is_err());
+        assert!(matches!(heard.recv().await, Some(Message::Proposed)));
+
+        Nudge::new(&actor, Message::Expired { progress: false }).say(Message::Expired { progress: true });
+        assert!(matches!(heard.recv().await, Some(Message::Expired { progress: true })));
     }
 }
