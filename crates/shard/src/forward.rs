@@ -8,7 +8,7 @@ use onceward_core::{
     cluster::{NodeId, ShardId},
     command::{Command, Reply},
 };
-use onceward_transport::{CallError, Lane, Request};
+use onceward_transport::{CallError, Lane, RefusalCode, Request};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, timeout_at},
@@ -29,7 +29,8 @@ const QUEUE_MAX: usize = 16_384;
 const BUNDLE_COMMANDS_MAX: usize = onceward_core::command::BATCH_COMMANDS_MAX;
 /// Bytes of one frame, well below the frame limit of the transport.
 const BUNDLE_BYTES_MAX: usize = 1 << 20;
-/// The leader gives up this much earlier than the caller, so that its definite no arrives in time.
+/// The leader gives up this much earlier than the caller, so that its definite no arrives in time; a quarter of what is
+/// left where that is less.
 const ANSWER_MARGIN: Duration = Duration::from_millis(20);
 /// How long after the last deadline of a bundle its answer may still come.
 const ANSWER_GRACE: Duration = Duration::from_millis(500);
@@ -106,7 +107,7 @@ impl Bundle {
         let mut bundle = Bundle { items: Vec::new(), replies: Vec::new(), last_deadline: now };
         let mut bytes = 0;
         while let Some((shard, job)) = jobs.next_if(|(_, job)| bytes == 0 || bytes + job.size <= BUNDLE_BYTES_MAX) {
-            let remaining = job.deadline.saturating_duration_since(now).saturating_sub(ANSWER_MARGIN);
+            let remaining = leaders_time(job.deadline.saturating_duration_since(now));
             let remaining_ms = u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX);
             if remaining_ms == 0 {
                 job.refuse(NotApplied::DeadlinePassed);
@@ -136,17 +137,28 @@ impl Bundle {
                 }
                 _ => None,
             },
-            Err(CallError::NotSent(why)) => Some(why),
-            Err(CallError::Refused { message, .. }) => Some(message),
-            Err(CallError::Lost(_) | CallError::TimedOut) => None,
+            Err(error) => {
+                debug!(%node, commands = self.replies.len(), %error, "a bundle was not answered");
+                not_carried_out(&error)
+            }
         };
-        debug!(%node, commands = self.replies.len(), not_sent = same_for_all, "a bundle was not answered");
         for reply in self.replies {
-            let _ = reply.send(match same_for_all {
-                Some(_) => Outcome::NotApplied(NotApplied::NotLeader { hint: None }),
-                None => Outcome::Unknown,
-            });
+            let _ = reply.send(same_for_all.map_or(Outcome::Unknown, Outcome::NotApplied));
         }
+    }
+}
+
+/// What the leader has of the time that is left.
+fn leaders_time(left: Duration) -> Duration {
+    left - ANSWER_MARGIN.min(left / 4)
+}
+
+/// What a call that was certainly not carried out says of the commands in it; `None` when nothing is certain.
+pub(crate) fn not_carried_out(error: &CallError) -> Option<NotApplied> {
+    match error {
+        CallError::Refused { code: RefusalCode::Overloaded, .. } => Some(NotApplied::Overloaded),
+        CallError::NotSent(_) | CallError::Refused { .. } => Some(NotApplied::NotLeader { hint: None }),
+        CallError::Lost(_) | CallError::TimedOut => None,
     }
 }
 
@@ -163,4 +175,24 @@ pub(crate) async fn execute(router: &Router, body: Bytes) -> Result<Bytes, Strin
     }))
     .await;
     Ok(wire::encode(&Forwarded { outcomes: outcomes.into_iter().map(Into::into).collect() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_may_have_been_carried_out_is_no_definite_no() {
+        let refused = |code| not_carried_out(&CallError::Refused { code, message: String::new() });
+        assert_eq!(refused(RefusalCode::Overloaded), Some(NotApplied::Overloaded), "it has a leader, and is busy");
+        assert_eq!(refused(RefusalCode::Unavailable), Some(NotApplied::NotLeader { hint: None }));
+        assert_eq!(not_carried_out(&CallError::TimedOut), None);
+        assert_eq!(not_carried_out(&CallError::Lost(String::new())), None);
+    }
+
+    #[test]
+    fn the_leader_has_less_time_than_the_caller_and_some_even_of_little() {
+        let ms = Duration::from_millis;
+        assert_eq!([0, 8, 250].map(|left| leaders_time(ms(left))), [ms(0), ms(6), ms(230)]);
+    }
 }

@@ -2,7 +2,14 @@
 //!
 //! Retries what was definitely not applied, follows leader changes, and never resends what may have been handed over.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use onceward_core::{
@@ -12,21 +19,28 @@ use onceward_core::{
 };
 use onceward_transport::{CallError, Lane, Request};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::debug;
 
 use crate::{
-    forward::Forwarder,
+    forward::{Forwarder, not_carried_out},
     node::Surroundings,
     outcome::{NotApplied, Outcome},
     shard_actor::Shard,
     wire::{self, Method, Queried, QueryRequest},
 };
 
-/// Between two tries on a shard whose leader isn't settled; elections take hundreds of milliseconds.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// Between two tries on a shard whose leader isn't settled; it doubles, for elections take hundreds of milliseconds, and
+/// thousands may wait for one.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(20);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(320);
+/// A leader that answers no query for so long may have been stopped; asking somebody else does no harm.
+const QUERY_TRY_MAX: Duration = Duration::from_millis(700);
 /// A shard without a leader for this long is known to be without quorum: longer than an election takes.
 const QUORUM_LOST_AFTER: Duration = Duration::from_millis(1500);
+/// How often somebody is sent all the same to a shard known to be without quorum, where no replica here would notice
+/// that it has one again.
+const PROBE_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Router {
     surroundings: Arc<Surroundings>,
@@ -39,10 +53,20 @@ pub(crate) struct Router {
 #[derive(Default)]
 struct RemoteView {
     leader: ArcSwap<Option<NodeId>>,
-    leaderless_since: Mutex<Option<Instant>>,
+    leaderless: Mutex<Option<Leaderless>>,
+    /// Which voter is asked first while no leader is believed in.
+    turn: AtomicUsize,
+}
+
+/// A shard that nobody is known to lead.
+#[derive(Debug, Clone, Copy)]
+struct Leaderless {
+    since: Instant,
+    probe_at: Instant,
 }
 
 /// Where to try next.
+#[derive(Clone, Copy)]
 enum Route<'a> {
     Here(&'a Arc<Shard>),
     There(NodeId),
@@ -76,17 +100,28 @@ impl Router {
     pub(crate) async fn submit(&self, shard: ShardId, command: Command, deadline: Instant) -> Outcome<Reply> {
         let mut tries = Tries::new(deadline);
         loop {
-            let outcome = match self.route(shard, tries.number) {
+            let route = self.route(shard, tries.number);
+            let outcome = match route {
                 Route::Here(local) => local.execute(command.clone(), deadline).await,
                 Route::There(node) => self.forwarder.forward(node, shard, command.clone(), deadline).await,
                 Route::Nowhere => Outcome::NotApplied(NotApplied::NoQuorum),
             };
-            let Outcome::NotApplied(why) = outcome else {
-                self.note_served(shard);
-                return outcome;
-            };
-            if let Err(why) = self.pause_after(shard, why, &mut tries).await {
-                return Outcome::NotApplied(why);
+            match (outcome, route) {
+                (Outcome::NotApplied(why), _) => {
+                    if let Err(why) = self.pause_after(shard, why, &mut tries).await {
+                        return Outcome::NotApplied(why);
+                    }
+                }
+                (Outcome::Unknown, route) => {
+                    if let Route::There(node) = route {
+                        self.doubt(shard, node);
+                    }
+                    return Outcome::Unknown;
+                }
+                (Outcome::Applied(reply), _) => {
+                    self.note_served(shard);
+                    return Outcome::Applied(reply);
+                }
             }
         }
     }
@@ -115,11 +150,12 @@ impl Router {
     /// Whether the shard has been without a leader for so long that waiting for one is in vain.
     pub(crate) fn quorum_is_lost(&self, shard: ShardId) -> bool {
         let Some(view) = self.remote.get(&shard) else { return false };
-        if self.shards.get(&shard).is_some_and(|local| local.live_leader().is_some()) {
-            *view.leaderless_since.lock() = None;
-            return false;
+        let local = self.shards.get(&shard);
+        let mut leaderless = view.leaderless.lock();
+        if local.is_some_and(|local| local.live_leader().is_some()) {
+            *leaderless = None;
         }
-        view.leaderless_since.lock().is_some_and(|since| since.elapsed() > QUORUM_LOST_AFTER)
+        leaderless.as_mut().is_some_and(|leaderless| leaderless.is_lost(Instant::now(), local.is_none()))
     }
 
     fn route(&self, shard: ShardId, attempt: u32) -> Route<'_> {
@@ -133,7 +169,8 @@ impl Router {
         }
         // This node holds no replica: it asks the voters in turn until one names the leader.
         let voters = self.surroundings.manifest.voters(shard);
-        let node = believed.or_else(|| voters.get(attempt as usize % voters.len().max(1)).copied());
+        let turn = self.remote.get(&shard).map_or(0, |view| view.turn.load(Ordering::Relaxed));
+        let node = believed.or_else(|| voters.get(turn.wrapping_add(attempt as usize) % voters.len().max(1)).copied());
         node.map_or(Route::Nowhere, Route::There)
     }
 
@@ -143,14 +180,20 @@ impl Router {
             method: Method::Query.code(),
             shard,
             body: wire::encode(&QueryRequest { query: query.clone() }),
-            timeout: deadline.saturating_duration_since(Instant::now()),
+            timeout: deadline.saturating_duration_since(Instant::now()).min(QUERY_TRY_MAX),
         };
-        let queried = match self.surroundings.links.call(node, request).await {
+        let answer = match self.surroundings.links.call(node, request).await {
             Ok(body) => wire::decode::<Queried>(&body),
-            Err(CallError::TimedOut) => return Outcome::NotApplied(NotApplied::DeadlinePassed),
-            Err(error) => Err(error.to_string()),
+            Err(error) => {
+                debug!(%node, %shard, %error, "query not answered");
+                if matches!(error, CallError::TimedOut | CallError::Lost(_)) {
+                    self.doubt(shard, node);
+                }
+                let why = not_carried_out(&error).unwrap_or(NotApplied::NotLeader { hint: None });
+                return Outcome::NotApplied(why);
+            }
         };
-        match queried {
+        match answer {
             Ok(Queried::Answer(answer)) => Outcome::Applied(answer),
             Ok(Queried::NotLeader { hint }) => Outcome::NotApplied(NotApplied::NotLeader { hint }),
             Ok(Queried::NoQuorum) => Outcome::NotApplied(NotApplied::NoQuorum),
@@ -163,17 +206,26 @@ impl Router {
 
     fn note_served(&self, shard: ShardId) {
         if let Some(view) = self.remote.get(&shard) {
-            let mut since = view.leaderless_since.lock();
-            if since.is_some() {
-                *since = None;
+            let mut leaderless = view.leaderless.lock();
+            if leaderless.is_some() {
+                *leaderless = None;
             }
         }
+    }
+
+    /// `node` took a command or query of the shard and never answered: the next one goes elsewhere.
+    fn doubt(&self, shard: ShardId, node: NodeId) {
+        let Some(view) = self.remote.get(&shard) else { return };
+        if **view.leader.load() == Some(node) {
+            view.leader.store(Arc::new(None));
+        }
+        view.turn.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a definite no as a reason to try again a little later, or returns it when there is no sense or no time.
     async fn pause_after(&self, shard: ShardId, why: NotApplied, tries: &mut Tries) -> Result<(), NotApplied> {
         let Some(view) = self.remote.get(&shard) else { return Err(why) };
-        let mut pause = RETRY_PAUSE;
+        tries.number += 1;
         match why {
             NotApplied::Overloaded | NotApplied::DeadlinePassed => return Err(why),
             NotApplied::NoQuorum => self.note_leaderless(view),
@@ -181,33 +233,58 @@ impl Router {
                 view.leader.store(Arc::new(hint));
                 match hint {
                     // Straight to the leader that was named, unless nodes keep naming each other.
-                    Some(_) if tries.number < 3 => pause = Duration::ZERO,
+                    Some(_) if tries.number <= 3 && Instant::now() < tries.deadline => return Ok(()),
                     Some(_) => {}
                     None => self.note_leaderless(view),
                 }
             }
         }
-        tries.number += 1;
-        if Instant::now() + pause >= tries.deadline {
-            return Err(NotApplied::NoQuorum);
+        let pause = tries.next_pause(Instant::now()).ok_or(NotApplied::NoQuorum)?;
+        match self.shards.get(&shard) {
+            // Over as soon as another leader is known.
+            Some(local) => drop(timeout(pause, local.leadership_change()).await),
+            None => sleep(pause).await,
         }
-        sleep(pause).await;
         Ok(())
     }
 
     fn note_leaderless(&self, view: &RemoteView) {
-        view.leaderless_since.lock().get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        view.leaderless.lock().get_or_insert(Leaderless { since: now, probe_at: now });
+    }
+}
+
+impl Leaderless {
+    /// Whether asking the shard is in vain. Where it has to be `probed`, one caller now and then is told otherwise.
+    fn is_lost(&mut self, now: Instant, probed: bool) -> bool {
+        if now - self.since <= QUORUM_LOST_AFTER {
+            return false;
+        }
+        if probed && now >= self.probe_at {
+            self.probe_at = now + PROBE_EVERY;
+            return false;
+        }
+        true
     }
 }
 
 struct Tries {
     number: u32,
+    pause: Duration,
     deadline: Instant,
 }
 
 impl Tries {
     fn new(deadline: Instant) -> Tries {
-        Tries { number: 0, deadline }
+        Tries { number: 0, pause: RETRY_PAUSE_MIN, deadline }
+    }
+
+    /// How long to wait, with time left for another try behind it; `None` when there is none.
+    fn next_pause(&mut self, now: Instant) -> Option<Duration> {
+        let left = self.deadline.saturating_duration_since(now).checked_sub(RETRY_PAUSE_MIN)?;
+        let pause = self.pause.min(left);
+        self.pause = (self.pause * 2).min(RETRY_PAUSE_MAX);
+        Some(pause).filter(|pause| !pause.is_zero())
     }
 }
 
@@ -227,5 +304,33 @@ pub(crate) async fn answer_here(shard: &Shard, query: &Query) -> Outcome<Answer>
             tracing::error!(shard = %shard.id, %error, "query failed");
             Outcome::NotApplied(NotApplied::NoQuorum)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_known_to_be_lost_is_still_probed_where_no_replica_would_tell_of_its_return() {
+        let since = Instant::now();
+        let mut leaderless = Leaderless { since, probe_at: since };
+        let later = since + QUORUM_LOST_AFTER + Duration::from_millis(1);
+        assert!(!leaderless.is_lost(since + QUORUM_LOST_AFTER, true), "an election may be under way");
+        assert!(leaderless.is_lost(later, false));
+        assert!(!leaderless.is_lost(later, true), "the probe");
+        assert!(leaderless.is_lost(later, true));
+        assert!(!leaderless.is_lost(later + PROBE_EVERY, true));
+    }
+
+    #[test]
+    fn tries_pause_ever_longer_and_leave_time_for_a_last_one() {
+        let now = Instant::now();
+        let mut tries = Tries::new(now + Duration::from_secs(60));
+        let pauses: Vec<_> = (0..6).filter_map(|_| tries.next_pause(now)).map(|pause| pause.as_millis()).collect();
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 320]);
+        let last = tries.deadline - Duration::from_millis(50);
+        assert_eq!(tries.next_pause(last), Some(Duration::from_millis(30)));
+        assert_eq!(tries.next_pause(tries.deadline - RETRY_PAUSE_MIN), None);
     }
 }

@@ -102,6 +102,16 @@ impl Shard {
         self.group.heard_from_leader_within(self.surroundings.tuning.leader_lease).then_some(leader.node)
     }
 
+    /// Waits until the group has another leader, or none, or the present one in another term.
+    pub(crate) async fn leadership_change(&self) {
+        let mut leadership = self.leadership.clone();
+        leadership.mark_unchanged();
+        // An error means that the group has ended: nothing will change any more.
+        if leadership.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// Gets `command` into the log of this shard, which this node must lead, and waits for its reply.
     pub(crate) async fn execute(&self, command: Command, deadline: Instant) -> Outcome<Reply> {
         if let Err(why) = self.leads() {
