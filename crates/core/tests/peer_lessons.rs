@@ -79,6 +79,17 @@ fn refunds_mint_no_tokens_above_the_capacity() {
 }
 
 #[test]
+fn a_refund_gives_all_back_though_the_bucket_refilled_a_little_meanwhile() {
+    let mut shard = Shard::with("1/h", 5);
+    shard.check_with_id(2, "a");
+    shard.now += 1_000;
+    assert_eq!(shard.refund(2, "a"), RefundReply::Refunded { credited: 2, limit: 5, remaining: 5 });
+    assert!(shard.check(5).allowed);
+    shard.now += 1_000;
+    assert!(!shard.check(1).allowed, "and no more than that");
+}
+
+#[test]
 fn a_refund_gives_back_at_most_what_its_request_took() {
     let mut shard = Shard::with("1/h", 10);
     shard.check_with_id(2, "a");

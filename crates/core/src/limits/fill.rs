@@ -209,7 +209,8 @@ impl Fill {
         }
     }
 
-    /// Gives back what was taken at `taken_at`: whole tokens, as far as there is room. Returns how many.
+    /// Gives back what was taken at `taken_at`, as far as there is room. Returns how many tokens arrived, a part of one
+    /// counted as one: a bucket has refilled a little since, and what is told must not be less than what was given.
     pub(super) fn refund(
         &mut self,
         terms: &Terms,
@@ -221,10 +222,10 @@ impl Fill {
         match self {
             Fill::Full => 0,
             Fill::Tokens(tokens) => {
-                let room = Tokens::brim(terms, reserved).saturating_sub(tokens.level) / u128::from(tokens.window_us);
-                let credited = cost.min(u64::try_from(room).unwrap_or(u64::MAX));
-                tokens.level = tokens.level.saturating_add(tokens.units(credited));
-                credited
+                let room = Tokens::brim(terms, reserved).saturating_sub(tokens.level);
+                let given = tokens.units(cost).min(room);
+                tokens.level = tokens.level.saturating_add(given);
+                u64::try_from(given.div_ceil(u128::from(tokens.window_us))).unwrap_or(cost)
             }
             Fill::Window(window) => window.uncount(at, taken_at, cost),
         }

@@ -18,8 +18,8 @@ pub struct RefundCommand {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RefundReply {
-    /// `credited`: tokens that reached the bucket (less than asked at the capacity, 0 after a reset). Repeating the
-    /// refund answers the same and credits nothing more.
+    /// `credited`: tokens that reached the bucket, a part of one counted as one (less than asked at the capacity, 0
+    /// after a reset). Repeating the refund answers the same and credits nothing more.
     Refunded {
         credited: u64,
         limit: u64,

@@ -209,10 +209,9 @@ impl Model {
         let (now, oldest) = (sub_window(self.limit.window, self.now), sub_window(self.limit.window, taken_at));
         match &mut self.measure {
             Measure::Level(level) => {
-                let room = u64::try_from((&brim - &*level).floor().to_integer()).unwrap_or(0);
-                let credited = cost.min(room);
-                *level += rational(credited);
-                credited
+                let given = rational(cost).min(&brim - &*level).max(rational(0));
+                *level += &given;
+                u64::try_from(given.ceil().to_integer()).unwrap()
             }
             Measure::Taken(_) if oldest + 16 < now => 0,
             Measure::Taken(taken) => {

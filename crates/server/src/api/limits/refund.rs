@@ -48,7 +48,7 @@ pub fn parse(body: &[u8]) -> Result<RefundCommand, Problem> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = RefundAnswer)]
 pub struct RefundAnswerBody {
-    /// Tokens that reached the bucket: less than asked at its capacity, 0 after a reset.
+    /// Tokens that reached the bucket, a part of one counted as one: less than asked at its capacity, 0 after a reset.
     credited: u64,
     limit: u64,
     remaining: u64,
