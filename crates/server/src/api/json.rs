@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
-use onceward_core::limits::FieldError;
+use onceward_core::limits::{FieldError, bounds::QUOTED_CHARS_MAX};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
@@ -147,12 +147,9 @@ pub(crate) fn note_surplus(surplus: &mut Vec<Surplus>, name: &str, known: &[&str
 /// What is said of a member that an object has twice.
 pub const DUPLICATE: &str = "is there twice";
 
-/// Characters of a caller's own text that a message repeats: enough to find it by.
-const SHOWN_CHARS_MAX: usize = 64;
-
 /// The beginning of a caller's own text, for a message.
 pub fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_CHARS_MAX).collect()
+    text.chars().take(QUOTED_CHARS_MAX).collect()
 }
 
 /// A member's name, borrowed from the body unless it has escapes.

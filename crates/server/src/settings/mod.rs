@@ -52,7 +52,8 @@ section! {
         max_connections: u32 = 4_096, in 1..=1_000_000;
         /// Requests being worked on at once; one more is answered 503.
         max_in_flight: u32 = 4_096, in 1..=1_000_000;
-        /// A connection on which no complete request head arrives for this long is closed.
+        /// A connection on which no complete request head arrives for this long is closed, and one that takes nothing of
+        /// its answers.
         idle_timeout_ms: u32 = 60_000, in 100..=3_600_000;
         /// How long `/readyz` answers 503 before a stopping node accepts no more connections.
         drain_ms: u32 = 200, in 0..=60_000;
