@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::{
     config::PeerConfig,
+    limits::Degraded,
     shard_actor::Message,
     sources::{OsEntropy, SystemClock},
 };
@@ -185,6 +186,37 @@ async fn five_nodes_serve_everything_and_one_that_only_follows_the_system_shard_
     until(finished).await.expect("the replacement is finished, and every node knows it");
     for key in 0..16 {
         assert_eq!(remaining_after_check(&cluster.nodes[&4], &format!("1-{key}")).await, 1);
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_replica_notices_that_a_shard_is_back() {
+    let mut cluster = Cluster::start(5).await;
+    put_policy(&cluster.nodes[&5]).await;
+    let shard = ShardId(1);
+    let key = {
+        let serving = cluster.nodes[&5].serving().unwrap();
+        let manifest = &serving.surroundings.manifest;
+        assert_eq!(manifest.voters(shard), [2, 3, 4].map(NodeId));
+        (0..).map(|n| n.to_string()).find(|key| manifest.bucket_shard("p", key) == shard).unwrap()
+    };
+    assert_eq!(remaining_after_check(&cluster.nodes[&5], &key).await, 2);
+
+    cluster.stop_node(3).await;
+    cluster.stop_node(4).await;
+    for _ in 0..10 {
+        assert_eq!(check(&cluster.nodes[&5], &key).await.degraded, [Some(Degraded::Local)]);
+    }
+    let lost = || cluster.nodes[&5].serving().unwrap().router.quorum_is_lost(shard);
+    until(lost).await.expect("the shard is given up");
+
+    cluster.start_node(3).await;
+    cluster.start_node(4).await;
+    let deadline = Instant::now() + PATIENCE;
+    while check(&cluster.nodes[&5], &key).await.degraded != [None] {
+        assert!(Instant::now() < deadline, "it answers by itself for ever");
+        sleep(Duration::from_millis(20)).await;
     }
     cluster.stop().await;
 }
