@@ -145,6 +145,18 @@ fn a_hold_is_taken_once_and_comes_back_on_abort() {
 }
 
 #[test]
+fn an_abort_tells_of_costs_on_the_same_bucket_added_up() {
+    let mut shard = Shard::with("1/s", 5);
+    shard.hold(1, 1, &[("api", "k", 2), ("api", "k", 1)], SECOND_US);
+    shard.check(2);
+    shard.policy("api", token_bucket("1/s", 2));
+    // Two are left of a capacity of two: the hold's three never fit again.
+    let aborted = shard.settle(1, 1, false);
+    let told: Vec<_> = aborted.results.iter().map(|result| (result.allowed, result.retry_after_us)).collect();
+    assert_eq!(told, [(false, None), (false, None)]);
+}
+
+#[test]
 fn a_denied_hold_takes_nothing() {
     let mut shard = Shard::with("1/h", 5);
     shard.check(4);

@@ -62,6 +62,12 @@ pub struct ItemResult {
     pub window_us: u64,
 }
 
+impl CheckItem {
+    pub(super) fn is_on_bucket_of(&self, other: &CheckItem) -> bool {
+        self.policy == other.policy && self.key == other.key
+    }
+}
+
 impl ItemResult {
     /// Of a bucket whose policy is gone.
     pub(super) const NOTHING: ItemResult = ItemResult {

@@ -143,6 +143,12 @@ impl HoldCommand {
 }
 
 impl Held {
+    /// What the items on this item's bucket cost together.
+    pub(super) fn cost_on_bucket_of(&self, item: &CheckItem) -> u64 {
+        let same = self.items.iter().filter(|other| other.is_on_bucket_of(item));
+        same.fold(0, |sum, other| sum.saturating_add(other.cost))
+    }
+
     /// The answer to a hold of the same id that names other items: its request_id is taken.
     fn other_items(&self) -> Refusal {
         let (policy, key, admitted_cost) =

@@ -49,12 +49,9 @@ impl SettleCommand {
 
     fn settle(&self, turn: &mut Turn<'_>, held: &Held) -> Result<Vec<ItemResult>, RowsError> {
         for (at, item) in held.items.iter().enumerate() {
-            let same = |other: &CheckItem| other.policy == item.policy && other.key == item.key;
-            if held.items[..at].iter().any(same) {
+            if held.items[..at].iter().any(|other| other.is_on_bucket_of(item)) {
                 continue;
             }
-            let cost =
-                held.items.iter().filter(|other| same(other)).fold(0_u64, |sum, other| sum.saturating_add(other.cost));
             let Some(chain) = turn.chain(&item.policy)? else { continue };
             let mut bucket = turn.bucket(&chain, &item.policy, &item.key)?;
             let epoch = bucket.value.epoch;
@@ -69,7 +66,7 @@ impl SettleCommand {
             {
                 let found = turn.admitted_id(&item.policy, &item.key, request_id)?;
                 if !found.value.as_ref().is_some_and(|earlier| earlier.is_remembered(&chain, turn.now)) {
-                    turn.remember(found, &chain, epoch, cost, result.clone());
+                    turn.remember(found, &chain, epoch, held.cost_on_bucket_of(item), result.clone());
                 }
             }
         }
@@ -87,7 +84,8 @@ impl SettleCommand {
                 Allowance::Deny => denied(&spec.terms()),
                 Allowance::Limit(terms) => {
                     let bucket = turn.bucket(&chain, &item.policy, &item.key)?.value;
-                    bucket.report(&terms, item.cost, item.cost <= bucket.left(&terms))
+                    let cost = held.cost_on_bucket_of(item);
+                    bucket.report(&terms, cost, cost <= bucket.left(&terms))
                 }
             })
         };
