@@ -170,10 +170,11 @@ pub(crate) async fn keep(shared: Arc<Shared>, peer: Arc<PeerLinks>, lane: Lane) 
             link.wanted.notified().await;
         }
         let began = Instant::now();
+        let own = shared.doorkeeper.hello();
         match connect(&shared, &peer, lane).await {
             Ok((hello, reader, writer)) => {
                 peer.set_refusal(None);
-                let reason = run(&shared, link, hello, reader, writer).await;
+                let reason = run(&shared, link, &own, hello, reader, writer).await;
                 tracing::debug!(node = %peer.node, %lane, "connection over: {reason}");
             }
             Err(error) => failed(&shared, &peer, link, &error),
@@ -238,7 +239,14 @@ async fn connect(
 }
 
 /// Carries calls until the connection ends; says why it did.
-async fn run(shared: &Shared, link: &LaneLink, peer: Hello, reader: FrameReader, half: WriteHalf) -> String {
+async fn run(
+    shared: &Shared,
+    link: &LaneLink,
+    own: &Hello,
+    peer: Hello,
+    reader: FrameReader,
+    half: WriteHalf,
+) -> String {
     let calls = Arc::new(Calls::default());
     let timing = shared.timing;
     let writer =
@@ -247,6 +255,9 @@ async fn run(shared: &Shared, link: &LaneLink, peer: Hello, reader: FrameReader,
     // Also when this future is dropped, nobody may go on waiting.
     let up = Up { link, calls: &calls };
     link.state.send_replace(LinkState::Up { peer, calls: calls.clone() });
+    if !shared.still_holds(own, &peer) {
+        calls.close("overtaken by a change of this node");
+    }
     let idle = match link.lane {
         Lane::Snapshot => Some(timing.snapshot_idle),
         Lane::Data | Lane::Control => None,

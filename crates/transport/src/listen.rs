@@ -76,6 +76,7 @@ pub(crate) async fn listen(shared: Arc<Shared>, listener: TcpListener) {
 }
 
 async fn welcome(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, place: OwnedSemaphorePermit) {
+    let own = shared.doorkeeper.hello();
     let entered = tokio::select! {
         entered = timeout(shared.timing.handshake, enter(&shared, stream)) => entered,
         () = shared.stopped.cancelled() => return,
@@ -84,7 +85,7 @@ async fn welcome(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, pl
     match entered.unwrap_or(Err(HandshakeError::TimedOut)) {
         Ok((hello, lane, read, write)) => {
             let reader = FrameReader::new(read, lane, shared.timing.dead_after);
-            let reason = serve(&shared, Peer { hello, address }, lane, reader, write).await;
+            let reason = serve(&shared, &own, Peer { hello, address }, lane, reader, write).await;
             tracing::debug!(node = %hello.node, peer = %address, %lane, "connection over: {reason}");
         }
         Err(error) if shared.notices.may_tell(Subject::Caller(address.ip())) => {
@@ -115,9 +116,12 @@ async fn enter(shared: &Shared, mut stream: TcpStream) -> Result<(Hello, Lane, R
 }
 
 /// Serves a peer until the connection ends; says why it did.
-async fn serve(shared: &Shared, peer: Peer, lane: Lane, reader: FrameReader, half: WriteHalf) -> String {
+async fn serve(shared: &Shared, own: &Hello, peer: Peer, lane: Lane, reader: FrameReader, half: WriteHalf) -> String {
     let token = shared.stopped.child_token();
     shared.served.enter(peer.hello.node, lane, token.clone());
+    if !shared.still_holds(own, &peer.hello) {
+        token.cancel();
+    }
     let answers = Arc::new(Answers::default());
     let writer = FrameWriter { half, outbox: answers.clone(), ping_every: None, dead_after: shared.timing.dead_after };
     let mut writer = shared.tasks.spawn(writer.run());

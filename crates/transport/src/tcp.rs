@@ -163,6 +163,12 @@ impl TcpLinks {
 }
 
 impl Shared {
+    /// Whether a connection that has just come up is still as its handshake had it. One that was being made while this
+    /// node became another, or changed its mind, was not yet there to be closed by [`TcpLinks::drop_connections_of`].
+    pub fn still_holds(&self, own: &Hello, peer: &Hello) -> bool {
+        self.doorkeeper.hello() == *own && self.doorkeeper.admit(peer).is_ok()
+    }
+
     /// Runs a task until the links are stopped.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(self.stopped.clone().run_until_cancelled_owned(task));

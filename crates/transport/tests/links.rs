@@ -49,6 +49,26 @@ impl Doorkeeper for Door {
     }
 }
 
+/// Becomes the next generation while its first handshake is under way.
+struct Changing(Mutex<Hello>);
+
+impl Changing {
+    fn new(node: u16) -> Arc<Changing> {
+        Arc::new(Changing(Mutex::new(Door::new(node, 9, 7).hello)))
+    }
+}
+
+impl Doorkeeper for Changing {
+    fn hello(&self) -> Hello {
+        *self.0.lock().unwrap()
+    }
+
+    fn admit(&self, _: &Hello) -> Result<(), String> {
+        self.0.lock().unwrap().generation = Generation(2);
+        Ok(())
+    }
+}
+
 const ECHO: u8 = 1;
 const REFUSE: u8 = 2;
 const PANIC: u8 = 3;
@@ -92,8 +112,8 @@ fn secret(text: &str) -> Security {
 
 const SECRET: &str = "a secret of the cluster";
 
-async fn start(
-    door: &Arc<Door>,
+async fn start<D: Doorkeeper>(
+    door: &Arc<D>,
     methods: &Arc<Methods>,
     security: Security,
     listen: SocketAddr,
@@ -334,5 +354,40 @@ async fn a_certificate_of_another_authority_or_node_keeps_its_bearer_out() {
         assert!(text.contains(reason), "{case}: {text}");
         assert!(!pair.one.connected(NodeId(2)), "{case}");
         pair.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_changes_during_a_handshake_is_known_by_what_it_became() {
+    for dialler_changes in [true, false] {
+        let methods = Arc::new(Methods::default());
+        let (changing_one, changing_two) = (Changing::new(1), Changing::new(2));
+        let two = if dialler_changes {
+            start(&Door::new(2, 9, 7), &methods, secret(SECRET), any_port(), &[]).await
+        } else {
+            start(&changing_two, &methods, secret(SECRET), any_port(), &[]).await
+        };
+        let peers = [(2, two.local_addr())];
+        let one = if dialler_changes {
+            start(&changing_one, &Arc::default(), secret(SECRET), any_port(), &peers).await
+        } else {
+            start(&Door::new(1, 9, 7), &Arc::default(), secret(SECRET), any_port(), &peers).await
+        };
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            assert!(tokio::time::Instant::now() < deadline, "it is taken for what it was, for ever");
+            let called = one.call(NodeId(2), request(Lane::Data, ECHO, b"", PATIENCE)).await;
+            let known = if dialler_changes {
+                called.ok().and(methods.seen.lock().unwrap().as_ref().map(|request| request.from.hello))
+            } else {
+                called.ok().and(one.peer_hello(NodeId(2)))
+            };
+            if known.is_some_and(|hello| hello.generation == Generation(2)) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        one.stop().await;
+        two.stop().await;
     }
 }
