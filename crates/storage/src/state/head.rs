@@ -40,6 +40,9 @@ impl Head {
             return Err(corrupt(format!("version {version} is unknown, expected {VERSION}")));
         }
         let generation = row.get_u32();
+        if generation == u32::MAX {
+            return Err(corrupt("it names the last generation there is, which no install ever reaches".to_owned()));
+        }
         Ok(Head { generation, applied: Some(row).filter(|applied| !applied.is_empty()) })
     }
 }
@@ -55,7 +58,7 @@ mod tests {
         assert_eq!(Head::decode(ShardId(1), head.encode()).unwrap(), head);
         let empty = Head { generation: 9, applied: None };
         assert_eq!(Head::decode(ShardId(1), empty.encode()).unwrap(), empty);
-        for damaged in [&b""[..], b"\x01\0\0\0", b"\x02\0\0\0\0"] {
+        for damaged in [&b""[..], b"\x01\0\0\0", b"\x02\0\0\0\0", b"\x01\xff\xff\xff\xff"] {
             assert!(Head::decode(ShardId(1), Bytes::from_static(damaged)).is_err());
         }
     }
