@@ -83,6 +83,11 @@ fn decode_purged(value: Bytes) -> Result<(LogId, u64), Malformed> {
     Ok(purged)
 }
 
+/// The index after one. A log that reached the last index there is could not go on.
+fn successor(index: u64) -> Result<u64, Malformed> {
+    index.checked_add(1).ok_or(Malformed("index"))
+}
+
 /// What a log was when the last process left it.
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
@@ -109,7 +114,10 @@ pub(crate) fn read_positions(store: &dyn Store, shard: ShardId) -> Result<Positi
     let committed = committed.map_err(read("the committed position"))?;
     let purged = meta(&keys::purged(shard))?.map(decode_purged).transpose().map_err(read("the purged position"))?;
     let (purged, purged_bytes) = purged.map_or((None, 0), |(purged, bytes)| (Some(purged), bytes));
-    let first = purged.map_or(0, |purged| purged.index + 1);
+    let first = match purged {
+        Some(purged) => successor(purged.index).map_err(read("the purged position"))?,
+        None => 0,
+    };
     let mut positions =
         Positions { vote, committed, purged, purged_bytes, first, last: purged, last_bytes: purged_bytes };
 
@@ -124,6 +132,11 @@ pub(crate) fn read_positions(store: &dyn Store, shard: ShardId) -> Result<Positi
         if first != positions.first {
             return Err(corrupt("the log", format!("it begins at entry {first} and should at {}", positions.first)));
         }
+        successor(last).map_err(read("the log"))?;
+        if stored.bytes_through < purged_bytes {
+            let (bytes, of) = (stored.bytes_through, purged_bytes);
+            return Err(corrupt("the log", format!("its {bytes} bytes are fewer than the {of} that were purged")));
+        }
         positions.last = Some(log_id(stored.term, last));
         positions.last_bytes = stored.bytes_through;
     }
@@ -135,12 +148,35 @@ pub(crate) fn read_positions(store: &dyn Store, shard: ShardId) -> Result<Positi
 #[cfg(test)]
 mod tests {
     use onceward_core::time::ShardTime;
+    use onceward_storage::{MemoryStore, WriteSet};
 
     use super::*;
     use crate::types::{Batch, Members, Payload};
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn positions_that_no_log_can_be_at_are_refused() {
+        const SHARD: ShardId = ShardId(1);
+        const END: u64 = u64::MAX;
+        let blank = |index| Entry { log_id: log_id(1, index), payload: Payload::Blank };
+        // The last purged entry with the bytes through it, the entry that follows with those through it.
+        let refused = |purged: (u64, u64), entry: Option<(u64, u64)>| {
+            let mut set = WriteSet::new();
+            set.put(Family::RaftMeta, keys::purged(SHARD), encode_purged(&log_id(1, purged.0), purged.1));
+            if let Some((index, bytes)) = entry {
+                set.put(Family::RaftLog, keys::log_entry(SHARD, index), encode_entry(&blank(index), bytes));
+            }
+            let store = MemoryStore::new();
+            store.write(&set).unwrap();
+            matches!(read_positions(&store, SHARD), Err(ConsensusError::Corrupt { .. }))
+        };
+        assert!(!refused((4, 9), Some((5, 18))));
+        assert!(refused((4, 9), Some((5, 8))), "the log would hold fewer bytes than none");
+        assert!(refused((END, 9), None), "no entry could follow");
+        assert!(refused((END - 1, 9), Some((END, 18))), "no entry could follow");
     }
 
     #[test]
