@@ -142,8 +142,8 @@ pub struct NodeStatus {
 pub struct ShardStatus {
     pub id: u16,
     pub leader: Option<u16>,
-    pub term: u64,
-    pub applied_index: u64,
+    /// `None` where the node knows nothing of a shard that it does not hold.
+    pub term: Option<u64>,
     pub members: Vec<u16>,
     pub state_hash: Option<StateHash>,
 }

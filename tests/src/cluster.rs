@@ -21,7 +21,7 @@ use crate::{
 /// Generous: a machine with two cores may be building something beside.
 const READY_MAX: Duration = Duration::from_secs(60);
 /// Lines of each node's log that a failed test shows.
-const LOG_LINES_SHOWN: usize = 40;
+const LOG_LINES_SHOWN: usize = 60;
 /// Clusters are heavy: one at a time in a process, so that what they show depends on nothing else.
 static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
 
@@ -286,7 +286,8 @@ impl Drop for Cluster {
         }
         for node in &self.nodes {
             let log = node.log();
-            let lines: Vec<&str> = log.lines().collect();
+            // The Raft library repeats itself with every heartbeat while a node is down.
+            let lines: Vec<&str> = log.lines().filter(|line| !line.contains(" openraft::")).collect();
             let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
             eprintln!("--- the end of the log of node {} ---\n{}", node.id, shown.join("\n"));
         }

@@ -83,9 +83,10 @@ async fn terms(apis: &[Api]) -> BTreeMap<u16, (u64, Option<u16>)> {
     let mut terms = BTreeMap::new();
     for api in apis {
         for shard in api.cluster().await.shards {
-            let newest = terms.entry(shard.id).or_insert((shard.term, shard.leader));
-            if shard.term > newest.0 || newest.1.is_none() {
-                *newest = (shard.term, shard.leader);
+            let Some(term) = shard.term else { continue };
+            let newest = terms.entry(shard.id).or_insert((term, shard.leader));
+            if term > newest.0 || newest.1.is_none() {
+                *newest = (term, shard.leader);
             }
         }
     }
