@@ -104,14 +104,10 @@ async fn end(app: &App, node: &Node, stop: CancellationToken, serving: JoinHandl
 /// Reads the tokens again; what is wrong leaves the old ones in force.
 fn reload(sources: &Sources, app: &App) {
     match settings::load(sources) {
-        // A file caught half-written must not open the doors.
-        Ok(settings) if settings.auth.tokens.is_empty() && app.doorkeeper.is_closed() => {
-            warn!("tokens not reloaded: there are none; to serve without tokens takes a restart");
-        }
-        Ok(settings) => {
-            app.doorkeeper.reload(&settings.auth);
+        Ok(settings) if app.doorkeeper.reload(&settings.auth) => {
             info!(tokens = settings.auth.tokens.len(), "tokens reloaded; other settings take a restart");
         }
+        Ok(_) => warn!("tokens not reloaded: there are none; to serve without tokens takes a restart"),
         Err(error) => warn!(%error, "tokens not reloaded"),
     }
 }

@@ -74,8 +74,12 @@ impl Doorkeeper {
         doorkeeper
     }
 
-    /// Takes over the tokens of checked settings; requests that come from now on are judged by them.
-    pub fn reload(&self, settings: &AuthSettings) {
+    /// Takes over the tokens of checked settings; requests that come from now on are judged by them. False: there are
+    /// none where there were some, and those stay, as a file caught half-written must not open the doors.
+    pub fn reload(&self, settings: &AuthSettings) -> bool {
+        if settings.tokens.is_empty() {
+            return self.tokens.load().is_none();
+        }
         let tokens = settings.tokens.iter().map(|token| Token {
             name: token.name.clone(),
             digest: digest(
@@ -84,8 +88,8 @@ impl Doorkeeper {
             role: token.role.expect("checked settings have a role for each token"),
             account: token.account.clone(),
         });
-        let tokens: Vec<Token> = tokens.collect();
-        self.tokens.store((!tokens.is_empty()).then(|| tokens.into()));
+        self.tokens.store(Some(tokens.collect::<Vec<Token>>().into()));
+        true
     }
 
     /// Whether a request may do what needs `right`. Log lines about it name the token from then on.
@@ -124,11 +128,6 @@ impl Doorkeeper {
         } else {
             Err(Problem::new(Code::Forbidden, "this token lacks the right to do this"))
         }
-    }
-
-    /// Whether tokens are asked for.
-    pub fn is_closed(&self) -> bool {
-        self.tokens.load().is_some()
     }
 }
 
@@ -236,7 +235,10 @@ mod tests {
     fn without_tokens_everything_is_allowed_and_a_reload_changes_that() {
         let doorkeeper = Doorkeeper::new(&AuthSettings::default());
         assert_eq!(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Administer), Ok(()));
-        doorkeeper.reload(&AuthSettings { tokens: vec![token("admin", Role::Admin, None)] });
+        assert!(doorkeeper.reload(&AuthSettings { tokens: vec![token("admin", Role::Admin, None)] }));
+        assert_eq!(code(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Administer)), Some(Code::Unauthorized));
+        // But it never changes it back.
+        assert!(!doorkeeper.reload(&AuthSettings::default()));
         assert_eq!(code(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Administer)), Some(Code::Unauthorized));
         assert_eq!(doorkeeper.admit(&with("bearer secret-of-admin"), CLIENT, Right::Administer), Ok(()));
     }
