@@ -11,13 +11,13 @@ use onceward_core::{
     cluster::ShardId,
     command::{Command, Reply},
     limits::{
-        CheckCommand, CheckItem, CheckReply, Decision, HoldCommand, HoldId, HoldReply, ItemResult, Mode, OnUnavailable,
-        Refusal, SettleCommand,
+        Allowance, CheckCommand, CheckItem, CheckReply, Decision, HoldCommand, HoldId, HoldReply, ItemResult, Mode,
+        OnUnavailable, Refusal, SettleCommand,
     },
 };
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
-use tracing::error;
+use tracing::{Instrument, error};
 
 use crate::{
     fallback::LocalBuckets,
@@ -101,7 +101,7 @@ impl Limits {
             (Mode::Peek, _) => run.peek(parts).await,
             (_, 1) => run.enforce(parts).await,
             // Holds must be settled also when the client goes away and its request is dropped.
-            _ => match tokio::spawn(run.enforce(parts)).await {
+            _ => match tokio::spawn(run.enforce(parts).in_current_span()).await {
                 Ok(answer) => answer,
                 Err(panic) => {
                     error!(%panic, "a check crashed");
@@ -181,6 +181,9 @@ impl Run {
     /// Asks all shards at once; nothing is taken, so nothing needs to be undone.
     async fn peek(mut self, parts: Vec<Part>) -> Result<CheckAnswer, CheckError> {
         self.look_at(&parts, self.request.request_id.clone()).await?;
+        if parts.iter().any(|part| !self.allows(part)) {
+            self.untake(&parts);
+        }
         let answer = self.answer();
         if answer.degraded.contains(&Some(Degraded::Denied)) {
             return Err(CheckError::DeniedUnavailable(answer));
@@ -241,9 +244,12 @@ impl Run {
     async fn decide_without(&mut self, part: &Part, may_have_counted: bool) -> Result<bool, CheckError> {
         let service_error =
             if may_have_counted { ServiceError::Unknown } else { ServiceError::from(NotApplied::NoQuorum) };
-        let Some(results) = self.degrade(part, true) else {
-            self.abort().await;
-            return Err(CheckError::Service(service_error));
+        let results = match self.degrade(part, true, service_error.clone()) {
+            Ok(results) => results,
+            Err(error) => {
+                self.abort().await;
+                return Err(error);
+            }
         };
         let denied_by_mode = part.places.iter().any(|place| self.degraded[*place] == Some(Degraded::Denied));
         let allowed = results.iter().all(|result| result.allowed);
@@ -255,12 +261,22 @@ impl Run {
         Ok(allowed)
     }
 
-    /// Results for a part whose shard is silent, or `None` when this node doesn't know one of its policies.
-    fn degrade(&mut self, part: &Part, take: bool) -> Option<Vec<ItemResult>> {
+    /// Results for a part whose shard is silent. The error that ends the check when its policies can't decide it either:
+    /// one isn't known here, or a cost is more than it ever admits.
+    fn degrade(&mut self, part: &Part, take: bool, silent: ServiceError) -> Result<Vec<ItemResult>, CheckError> {
         let policies = self.limits.policies.load();
-        let known: Vec<_> = part.items.iter().map(|item| policies.get(&item.policy)).collect::<Option<_>>()?;
-        let denied = known.iter().any(|policy| policy.spec.on_unavailable == OnUnavailable::Deny);
-        for (place, policy) in part.places.iter().zip(&known) {
+        let known: Option<Vec<_>> = part.items.iter().map(|item| policies.get(&item.policy)).collect();
+        let known = known.ok_or(CheckError::Service(silent))?;
+        let mut denied = false;
+        for ((place, item), policy) in part.places.iter().zip(&part.items).zip(&known) {
+            // Exempt and blocked keys are decided by the policy alone, with or without the shard.
+            let Allowance::Limit(terms) = policy.spec.resolve(&item.key) else { continue };
+            let (cost, burst) = (cost_on_bucket(&part.items, item), terms.burst());
+            if cost > burst {
+                let (policy, key) = (item.policy.clone(), item.key.clone());
+                return Err(CheckError::Refused(Refusal::CostExceedsBurst { policy, key, cost, burst }));
+            }
+            denied |= policy.spec.on_unavailable == OnUnavailable::Deny;
             self.degraded[*place] = Some(match policy.spec.on_unavailable {
                 OnUnavailable::Local => Degraded::Local,
                 OnUnavailable::Allow => Degraded::Allowed,
@@ -268,7 +284,7 @@ impl Run {
             });
         }
         let take = take && !denied && self.request.mode != Mode::Peek;
-        Some(self.limits.local.decide(&part.items, &known, take))
+        Ok(self.limits.local.decide(&part.items, &known, take))
     }
 
     fn record(&mut self, part: &Part, results: Vec<ItemResult>) {
@@ -281,20 +297,28 @@ impl Run {
     /// after taking; nothing will be taken, so that is added again.
     async fn look_at_untouched(&mut self, parts: &[Part]) -> Result<(), CheckError> {
         self.look_at(parts, None).await?;
+        self.untake(parts);
+        Ok(())
+    }
+
+    fn allows(&self, part: &Part) -> bool {
+        part.places.iter().all(|place| self.results[*place].as_ref().is_some_and(|result| result.allowed))
+    }
+
+    /// Adds the costs that parts would have taken, had another part not denied.
+    fn untake(&mut self, parts: &[Part]) {
         for part in parts {
-            let untaken = |place: &usize| self.results[*place].as_ref().is_some_and(|result| result.allowed);
-            if !part.places.iter().all(untaken) {
+            // A part that denies takes nothing by itself.
+            if !self.allows(part) {
                 continue;
             }
             for (place, item) in part.places.iter().zip(&part.items) {
-                let same = |other: &&CheckItem| other.policy == item.policy && other.key == item.key;
-                let cost: u64 = part.items.iter().filter(same).map(|other| other.cost).sum();
+                let cost = cost_on_bucket(&part.items, item);
                 if let Some(result) = self.results[*place].as_mut().filter(|result| !result.exempt) {
-                    result.remaining = (result.remaining + cost).min(result.limit);
+                    result.remaining = result.remaining.saturating_add(cost).min(result.limit);
                 }
             }
         }
-        Ok(())
     }
 
     /// Peeks at all parts at once.
@@ -310,9 +334,7 @@ impl Run {
                 Said::Decided(decision) => decision.results,
                 Said::Refused(refusal) => return Err(CheckError::Refused(refusal)),
                 Said::Overloaded => return Err(CheckError::Service(NotApplied::Overloaded.into())),
-                Said::Silent { .. } => self
-                    .degrade(part, false)
-                    .ok_or_else(|| CheckError::Service(ServiceError::from(NotApplied::NoQuorum)))?,
+                Said::Silent { .. } => self.degrade(part, false, NotApplied::NoQuorum.into())?,
             };
             self.record(part, results);
         }
@@ -357,6 +379,12 @@ impl Run {
         let allowed = results.iter().all(|result| result.allowed);
         CheckAnswer { decision: Decision { allowed, results }, degraded: self.degraded }
     }
+}
+
+/// What the items together cost on the bucket of one of them.
+pub(crate) fn cost_on_bucket(items: &[CheckItem], one: &CheckItem) -> u64 {
+    let same = items.iter().filter(|item| item.policy == one.policy && item.key == one.key);
+    same.fold(0, |sum: u64, item| sum.saturating_add(item.cost))
 }
 
 /// The hold's name: the same for every retry of a request with a request_id, else of this attempt alone.
