@@ -83,9 +83,12 @@ fn decode_purged(value: Bytes) -> Result<(LogId, u64), Malformed> {
     Ok(purged)
 }
 
-/// The index after one. A log that reached the last index there is could not go on.
-fn successor(index: u64) -> Result<u64, Malformed> {
-    index.checked_add(1).ok_or(Malformed("index"))
+/// No log comes this far, at a million entries a second in a hundred thousand years. What says so is damaged; counting
+/// on from anything less doesn't overflow.
+const INDEX_MAX: u64 = 1 << 62;
+
+fn expect_index(index: u64) -> Result<(), Malformed> {
+    if index <= INDEX_MAX { Ok(()) } else { Err(Malformed("index")) }
 }
 
 /// What a log was when the last process left it.
@@ -114,10 +117,8 @@ pub(crate) fn read_positions(store: &dyn Store, shard: ShardId) -> Result<Positi
     let committed = committed.map_err(read("the committed position"))?;
     let purged = meta(&keys::purged(shard))?.map(decode_purged).transpose().map_err(read("the purged position"))?;
     let (purged, purged_bytes) = purged.map_or((None, 0), |(purged, bytes)| (Some(purged), bytes));
-    let first = match purged {
-        Some(purged) => successor(purged.index).map_err(read("the purged position"))?,
-        None => 0,
-    };
+    purged.map_or(Ok(()), |purged| expect_index(purged.index)).map_err(read("the purged position"))?;
+    let first = purged.map_or(0, |purged| purged.index + 1);
     let mut positions =
         Positions { vote, committed, purged, purged_bytes, first, last: purged, last_bytes: purged_bytes };
 
@@ -132,7 +133,7 @@ pub(crate) fn read_positions(store: &dyn Store, shard: ShardId) -> Result<Positi
         if first != positions.first {
             return Err(corrupt("the log", format!("it begins at entry {first} and should at {}", positions.first)));
         }
-        successor(last).map_err(read("the log"))?;
+        expect_index(last).map_err(read("the log"))?;
         if stored.bytes_through < purged_bytes {
             let (bytes, of) = (stored.bytes_through, purged_bytes);
             return Err(corrupt("the log", format!("its {bytes} bytes are fewer than the {of} that were purged")));
@@ -160,7 +161,6 @@ mod tests {
     #[test]
     fn positions_that_no_log_can_be_at_are_refused() {
         const SHARD: ShardId = ShardId(1);
-        const END: u64 = u64::MAX;
         let blank = |index| Entry { log_id: log_id(1, index), payload: Payload::Blank };
         // The last purged entry with the bytes through it, the entry that follows with those through it.
         let refused = |purged: (u64, u64), entry: Option<(u64, u64)>| {
@@ -175,8 +175,8 @@ mod tests {
         };
         assert!(!refused((4, 9), Some((5, 18))));
         assert!(refused((4, 9), Some((5, 8))), "the log would hold fewer bytes than none");
-        assert!(refused((END, 9), None), "no entry could follow");
-        assert!(refused((END - 1, 9), Some((END, 18))), "no entry could follow");
+        assert!(refused((u64::MAX, 9), None), "no entry could follow");
+        assert!(refused((INDEX_MAX, 9), Some((INDEX_MAX + 1, 18))), "no log comes so far");
     }
 
     #[test]
