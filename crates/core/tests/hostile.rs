@@ -4,6 +4,8 @@
 
 mod kit;
 
+use std::collections::BTreeMap;
+
 use kit::{Shard, sliding_window, token_bucket};
 use onceward_core::{
     cluster::*,
@@ -214,5 +216,15 @@ proptest! {
                 answer(id, &shard.rows, &query).unwrap();
             }
         }
+    }
+}
+
+#[test]
+fn a_fill_whose_window_is_longer_than_any_is_refused() {
+    // As a row spells a sliding window: its length, its limit, the sub-window that runs, the counts.
+    let fill = |window_us: u64| codec::encode(&BTreeMap::from([("w", (window_us, 5_u64, u64::MAX, [9_u64; 17]))]));
+    assert!(codec::decode::<Fill>(&fill(bounds::WINDOW_US_MAX)).is_ok());
+    for window_us in [0, bounds::WINDOW_US_MAX + 1, u64::MAX] {
+        assert!(codec::decode::<Fill>(&fill(window_us)).is_err());
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use super::{Algorithm, Terms};
+use super::{Algorithm, Terms, bounds::WINDOW_US_MAX};
 use crate::time::ShardTime;
 
 /// Parts of a sliding window. At worst 1/16 of a window stricter than counting each token's own time.
@@ -30,13 +30,13 @@ pub enum Fill {
 pub struct Tokens {
     /// In 1/`window_us` tokens.
     level: u128,
-    #[serde(deserialize_with = "at_least_one")]
+    #[serde(deserialize_with = "window_us")]
     window_us: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    #[serde(deserialize_with = "at_least_one")]
+    #[serde(deserialize_with = "window_us")]
     window_us: u64,
     limit: u64,
     /// Index, since the clock's zero, of the sub-window that `counts` begins with.
@@ -45,10 +45,11 @@ pub struct Window {
     counts: [u64; COUNTERS],
 }
 
-fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+/// Held to the bounds of [`Terms`]: a level, and the index of a sub-window, are multiplied by it.
+fn window_us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match u64::deserialize(deserializer)? {
-        0 => Err(D::Error::custom("a window of no length")),
-        window_us => Ok(window_us),
+        window_us @ 1..=WINDOW_US_MAX => Ok(window_us),
+        window_us => Err(D::Error::custom(format_args!("a window of {window_us} µs"))),
     }
 }
 
