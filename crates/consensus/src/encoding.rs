@@ -146,7 +146,11 @@ pub(crate) fn payload(bytes: Bytes) -> Result<Payload, Malformed> {
             let stamp = ShardTime(reader.u64("payload")?);
             Ok(Payload::Normal(Batch { stamp, encoded: reader.rest() }))
         }
-        MEMBERS => Ok(Payload::Membership(members(&mut reader)?)),
+        MEMBERS => {
+            let members = members(&mut reader)?;
+            reader.end("payload")?;
+            Ok(Payload::Membership(members))
+        }
         _ => Err(Malformed("payload")),
     }
 }

@@ -196,9 +196,12 @@ mod tests {
             let entry = Entry { log_id: log_id(7, 11), payload };
             let value = encode_entry(&entry, 0x0300);
             assert_eq!(hex(&value), expected);
-            let stored = decode_entry(Bytes::from(value)).unwrap();
+            let stored = decode_entry(Bytes::from(value.clone())).unwrap();
             assert_eq!((stored.term, stored.bytes_through), (7, 0x0300));
             assert_eq!(stored.into_entry(11).unwrap(), entry);
+            // A batch ends where its entry does; nothing else may be followed by anything.
+            let longer = decode_entry(Bytes::from([&value[..], &[0]].concat())).unwrap().into_entry(11);
+            assert_eq!(longer.is_ok(), matches!(entry.payload, Payload::Normal(_)));
         }
         let vote = Vote::new_committed(5, 0x1_0002);
         assert_eq!(hex(&encode_vote(&vote)), "010000000000000005000000000001000201");
