@@ -11,6 +11,8 @@ mod config;
 mod encoding;
 mod error;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod group;
 mod incoming;
 mod leadership;

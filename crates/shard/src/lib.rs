@@ -17,6 +17,8 @@ mod config;
 mod fallback;
 mod forward;
 mod founding;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod identity;
 mod limits;
 mod node;

@@ -323,6 +323,9 @@ async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Hands
 // A refusal, with all that goes around it, has to fit into a frame of the handshake.
 const _: () = assert!(REFUSAL_TEXT_BYTES_MAX + 256 <= HANDSHAKE_FRAME_BYTES_MAX);
 
+#[cfg(any(test, fuzzing))]
+#[path = "handshake_fuzzing.rs"]
+pub mod fuzzing;
 #[cfg(test)]
 #[path = "handshake_tests.rs"]
 mod tests;

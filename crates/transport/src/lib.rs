@@ -23,6 +23,8 @@ mod stream;
 mod tcp;
 
 pub use error::TransportError;
+#[cfg(any(test, fuzzing))]
+pub use handshake::fuzzing;
 pub use links::{
     CallError, Doorkeeper, Handler, Hello, Inbound, Lane, Links, PROTOCOL_VERSION, Peer, Refusal, RefusalCode, Request,
 };
