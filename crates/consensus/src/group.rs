@@ -327,7 +327,12 @@ impl Group {
     /// The term of the last entry in the log. A clock that is read after it is no further ahead than the last stamp of
     /// that term allows.
     pub fn last_log_term(&self) -> Option<u64> {
-        self.inner.log.last_term()
+        self.inner.log.last().map(|last| last.leader_id.term)
+    }
+
+    /// The index of the last entry in the log, also before the group runs.
+    pub fn last_log_index(&self) -> Option<u64> {
+        self.inner.log.last().map(|last| last.index)
     }
 
     /// The shard clock now. It lives once an entry of another leader or a snapshot arrived, or an estimate was adopted,

@@ -16,7 +16,7 @@ use onceward_core::{
     rows::{ReadRows, RowsError},
     time::ShardTime,
 };
-use onceward_storage::{ShardState, SnapshotDir, SnapshotFile, StorageError, Store};
+use onceward_storage::{FrozenState, ShardState, SnapshotDir, SnapshotFile, StorageError, Store};
 use openraft::{
     OptionalSend, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine, Snapshot},
@@ -59,6 +59,19 @@ struct Inner {
     rows: ShardState,
     machine: Machine,
     applied: Applied,
+    /// An entry failed half-way: rows and position don't belong together any more, and must not reach the disk.
+    broken: bool,
+}
+
+impl Inner {
+    fn expect_whole(&self) -> Result<(), StorageError> {
+        if self.broken {
+            let place = format!("the state of shard {}", self.rows.shard());
+            let detail = "an entry could not be applied, and what it changed is not written".to_owned();
+            return Err(StorageError::Failed { place, detail });
+        }
+        Ok(())
+    }
 }
 
 impl State {
@@ -95,7 +108,7 @@ impl State {
             applied_term: watch::Sender::new(applied.log_id.map_or(0, |id| id.leader_id.term)),
             applied_index: watch::Sender::new(applied.log_id.map_or(0, |id| id.index)),
             snapshot_index: watch::Sender::new(None),
-            inner: Mutex::new(Inner { rows, machine: Machine::new(shard), applied }),
+            inner: Mutex::new(Inner { rows, machine: Machine::new(shard), applied, broken: false }),
             current: Mutex::new(None),
         };
         if let Some(file) = current {
@@ -149,19 +162,28 @@ impl State {
 
     /// Writes what was applied, not synced.
     pub(crate) fn flush(&self) -> Result<(), StorageError> {
-        self.lock().rows.flush()
+        let mut inner = self.lock();
+        inner.expect_whole()?;
+        inner.rows.flush()
+    }
+
+    /// The state as it is now, to be read without the lock. `store` is where its rows lie.
+    fn freeze<'s>(&self, store: &'s Arc<dyn Store>) -> Result<FrozenState<'s>, StorageError> {
+        let mut inner = self.lock();
+        inner.expect_whole()?;
+        inner.rows.freeze(store)
     }
 
     /// The applied index and the hash of the rows at it. Blocks for as long as reading all rows takes.
     pub(crate) fn hash(&self) -> Result<(u64, String), ConsensusError> {
         let store = self.lock().rows.store();
-        let frozen = self.lock().rows.freeze(&store)?;
+        let frozen = self.freeze(&store)?;
         let applied = frozen.applied().map(|applied| decode_applied(self.shard, applied)).transpose()?;
         let index = applied.and_then(|applied| applied.log_id).map_or(0, |id| id.index);
         Ok((index, frozen.hash()?.to_string()))
     }
 
-    /// Applies one entry. What fails here is fatal: the rows may be half changed.
+    /// Applies one entry. What fails here is fatal: the rows may be half changed, and are not written any more.
     fn apply(&self, entry: Entry) -> io::Result<(Vec<Reply>, IsFull)> {
         let fatal = |detail: String| {
             io::Error::other(format!("applying entry {} of shard {}: {detail}", entry.log_id, self.shard))
@@ -173,7 +195,12 @@ impl State {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let replies = match &batch {
-            Some(batch) => inner.machine.apply(&mut inner.rows, batch).map_err(|error| fatal(error.to_string()))?,
+            Some(batch) => {
+                inner.broken = true;
+                let replies = inner.machine.apply(&mut inner.rows, batch).map_err(|error| fatal(error.to_string()))?;
+                inner.broken = false;
+                replies
+            }
             None => Vec::new(),
         };
         inner.applied.log_id = Some(entry.log_id);
@@ -193,7 +220,7 @@ impl State {
 
     fn build_snapshot(&self) -> Result<RaftSnapshot, ConsensusError> {
         let store = self.lock().rows.store();
-        let frozen = self.lock().rows.freeze(&store)?;
+        let frozen = self.freeze(&store)?;
         let file = self.snapshots.write(&frozen)?;
         self.keep_snapshot(file.clone())?;
         self.raft_snapshot(file)

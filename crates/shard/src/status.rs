@@ -80,7 +80,7 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     pub(crate) fn new<'a>(shards: impl Iterator<Item = &'a Arc<Shard>>) -> Recovery {
-        let targets = shards.map(|shard| (shard.id, shard.group.status().last_log_index.unwrap_or(0))).collect();
+        let targets = shards.map(|shard| (shard.id, shard.group.last_log_index().unwrap_or(0))).collect();
         Recovery { targets }
     }
 

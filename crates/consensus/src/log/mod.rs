@@ -154,9 +154,9 @@ impl Log {
         Ok(low.checked_sub(1).filter(|index| *index >= first))
     }
 
-    /// The term of the last entry. Whoever reads the clock afterwards has one that knows of that entry.
-    pub(crate) fn last_term(&self) -> Option<u64> {
-        self.shared.lock().at.last.map(|last| last.leader_id.term)
+    /// The last entry. Whoever reads the clock afterwards has one that knows of it.
+    pub(crate) fn last(&self) -> Option<LogId> {
+        self.shared.lock().at.last
     }
 
     /// Drops the clock pair on disk, before anything that is written later.

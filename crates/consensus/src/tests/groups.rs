@@ -1,12 +1,19 @@
 //! What a group promises while its disks are sound: replication, reads, leadership, time, bounds, fatal errors.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use onceward_core::{
+    cluster::ShardId,
+    codec::keys,
     command::Command,
     limits::{CheckCommand, Mode},
+    rows::{ReadRows, Table},
     time::ShardTime,
 };
+use onceward_storage::{Family, ShardState, Store, WriteSet};
 use tokio::time::sleep;
 
 use super::{Cluster, PATIENCE, has_policy, propose, put_policy, until, write};
@@ -124,6 +131,19 @@ async fn a_restarted_member_guesses_the_time_from_what_it_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_knows_what_its_log_holds_before_it_runs() {
+    let mut cluster = Cluster::found(1, |_| {}).await;
+    assert!(write(&cluster.groups(), "held").await);
+    let last = cluster.leader().await.last_log_index();
+    assert!(last > Some(1));
+    let member = cluster.members.remove(&1).unwrap();
+    member.group.stop().await;
+    let group = cluster.open(member.me, &member.disk, &member.config, &member.fatal).await;
+    assert_eq!(group.last_log_index(), last);
+    group.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_lags_is_sent_bounded_pieces_and_too_large_a_batch_is_refused() {
     const BATCH_BYTES: usize = 300 << 10;
     let cluster = Cluster::found(3, |_| {}).await;
@@ -156,4 +176,26 @@ async fn a_failing_disk_is_told_and_acknowledges_nothing() {
     let told = member.fatal.lock().unwrap().clone();
     assert!(told.iter().any(|what| what.contains("shard 0")), "{told:?}");
     assert!(!has_policy(&member.group, "doomed"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_an_entry_that_fails_half_way_nothing_reaches_the_disk() {
+    let cluster = Cluster::found(1, |_| {}).await;
+    assert!(write(&cluster.groups(), "before").await);
+    let member = &cluster.members[&1];
+    until("it is written behind", || async { (member.group.status().dirty_rows == 0).then_some(()) }).await;
+    // A row of the first generation of the system shard's state, damaged.
+    let mut damage = WriteSet::new();
+    damage.put(Family::State, [&[0; 6][..], &keys::policy("damaged")].concat(), b"garbage");
+    member.disk.write(&damage).unwrap();
+
+    let failed = member.group.propose(vec![put_policy("first-half", 1), put_policy("damaged", 1)]).await;
+    assert!(matches!(failed, Err(ProposeError::Unknown(_))), "{failed:?}");
+    until("the fatal error", || async { (!member.fatal.lock().unwrap().is_empty()).then_some(()) }).await;
+    member.group.stop().await;
+
+    let state = ShardState::open(Arc::new(member.disk.clone()), ShardId::SYSTEM).unwrap();
+    let row = |name| state.get(Table::State, &keys::policy(name)).unwrap();
+    assert!(row("before").is_some());
+    assert_eq!(row("first-half"), None, "it would be applied to its own effects");
 }

@@ -224,8 +224,22 @@ impl Cluster {
         let mut config = config(me, &dir);
         (self.tune)(&mut config);
         let fatal: Arc<Mutex<Vec<String>>> = Arc::default();
+        let group = self.open(me, &disk, &config, &fatal).await;
+        group.run();
+        self.wires.nodes.lock().unwrap().insert(me.node, group.clone());
+        self.members.insert(me.node.0, Member { me, group, disk, config, fatal, dir });
+    }
+
+    /// A group on a disk, which nobody runs yet.
+    pub(crate) async fn open(
+        &self,
+        me: MemberId,
+        disk: &MemoryStore,
+        config: &GroupConfig,
+        fatal: &Arc<Mutex<Vec<String>>>,
+    ) -> Group {
         let store: Arc<dyn Store> = Arc::new(SlowDisk(disk.clone(), sync_time(me)));
-        let (of_writer, of_group) = (Arc::clone(&fatal), Arc::clone(&fatal));
+        let (of_writer, of_group) = (Arc::clone(fatal), Arc::clone(fatal));
         let writer = LogWriter::start(
             Arc::clone(&store),
             Arc::new(move |error: StorageError| of_writer.lock().unwrap().push(error.to_string())),
@@ -233,10 +247,7 @@ impl Cluster {
         let links = Arc::new(Wire { me, wires: Arc::clone(&self.wires) });
         let on_fatal = Arc::new(move |what: String| of_group.lock().unwrap().push(what));
         let opened = Group::open(config.clone(), store, writer, links, self.clock.clone(), on_fatal).await;
-        let group = opened.unwrap_or_else(|error| panic!("member {me} doesn't start: {error}"));
-        group.run();
-        self.wires.nodes.lock().unwrap().insert(me.node, group.clone());
-        self.members.insert(me.node.0, Member { me, group, disk, config, fatal, dir });
+        opened.unwrap_or_else(|error| panic!("member {me} doesn't start: {error}"))
     }
 
     /// Cuts a member's power: what its disk has then. Nothing that it does afterwards is seen by anybody.
