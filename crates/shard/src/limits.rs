@@ -12,7 +12,7 @@ use onceward_core::{
     command::{Command, Reply},
     limits::{
         Allowance, CheckCommand, CheckItem, CheckReply, Decision, HoldCommand, HoldId, HoldReply, ItemResult, Mode,
-        OnUnavailable, Refusal, SettleCommand,
+        OnUnavailable, Refusal, SettleCommand, SettleReply,
     },
 };
 use sha2::{Digest, Sha256};
@@ -137,10 +137,11 @@ impl Limits {
         self.router.submit(shard, command, deadline).await
     }
 
-    async fn settle(&self, shard: ShardId, id: HoldId, attempt: u128, spent: bool) -> Option<Vec<ItemResult>> {
+    /// `None` when it isn't known to be applied.
+    async fn settle(&self, shard: ShardId, id: HoldId, attempt: u128, spent: bool) -> Option<SettleReply> {
         let command = Command::Settle(SettleCommand { id, attempt, spent });
         match self.router.submit(shard, command, Instant::now() + SETTLE_TIMEOUT).await {
-            Outcome::Applied(Reply::Settle(reply)) if reply.settled => Some(reply.results),
+            Outcome::Applied(Reply::Settle(reply)) => Some(reply),
             _ => None,
         }
     }
@@ -208,8 +209,8 @@ impl Run {
                     return Err(CheckError::Refused(refusal));
                 }
                 Said::Overloaded => {
-                    self.abort().await;
-                    return Err(CheckError::Service(NotApplied::Overloaded.into()));
+                    let given_back = self.abort().await;
+                    return Err(told(given_back, CheckError::Service(NotApplied::Overloaded.into())));
                 }
                 Said::Silent { may_have_counted } => {
                     if may_have_counted && !is_last {
@@ -219,9 +220,9 @@ impl Run {
                 }
             };
             if !allowed {
-                self.abort().await;
-                self.look_at_untouched(&parts[number + 1..]).await?;
-                return self.denied();
+                let given_back = self.abort().await;
+                let looked_at = self.look_at_untouched(&parts[number + 1..]).await;
+                return looked_at.and_then(|()| self.denied()).map_err(|error| told(given_back, error));
             }
         }
         self.commit();
@@ -247,8 +248,8 @@ impl Run {
         let results = match self.degrade(part, true, service_error.clone()) {
             Ok(results) => results,
             Err(error) => {
-                self.abort().await;
-                return Err(error);
+                let given_back = self.abort().await;
+                return Err(told(given_back, error));
             }
         };
         let denied_by_mode = part.places.iter().any(|place| self.degraded[*place] == Some(Degraded::Denied));
@@ -342,17 +343,20 @@ impl Run {
     }
 
     /// Gives back what was held, and takes over what the buckets say then. A hold that may still arrive finds that it
-    /// was aborted.
-    async fn abort(&mut self) {
+    /// was aborted. Returns whether all of that is certain; a hold that lapses instead counts.
+    async fn abort(&mut self) -> bool {
         let (held, unsure) = (std::mem::take(&mut self.held), std::mem::take(&mut self.unsure));
         let limits = &self.limits;
         let abort = |part: &Part| limits.settle(part.shard, self.hold, self.attempt, false);
-        let (settled, _) = join(join_all(held.iter().map(abort)), join_all(unsure.iter().map(abort))).await;
-        for (part, results) in held.iter().zip(settled) {
-            if let Some(results) = results {
-                self.record(part, results);
+        let (settled, marked) = join(join_all(held.iter().map(abort)), join_all(unsure.iter().map(abort))).await;
+        let mut given_back = marked.iter().all(Option::is_some);
+        for (part, reply) in held.iter().zip(settled) {
+            match reply.filter(|reply| reply.settled) {
+                Some(reply) => self.record(part, reply.results),
+                None => given_back = false,
             }
         }
+        given_back
     }
 
     /// Commits behind the answer: a hold that lapses instead counts the same.
@@ -385,6 +389,16 @@ impl Run {
 pub(crate) fn cost_on_bucket(items: &[CheckItem], one: &CheckItem) -> u64 {
     let same = items.iter().filter(|item| item.policy == one.policy && item.key == one.key);
     same.fold(0, |sum: u64, item| sum.saturating_add(item.cost))
+}
+
+/// What a check that fails is told: unless everything `given_back` is certain to be, nothing is said to be uncounted.
+fn told(given_back: bool, error: CheckError) -> CheckError {
+    match error {
+        CheckError::Service(_) | CheckError::DeniedUnavailable(_) if !given_back => {
+            CheckError::Service(ServiceError::Unknown)
+        }
+        error => error,
+    }
 }
 
 /// The hold's name: the same for every retry of a request with a request_id, else of this attempt alone.
@@ -420,5 +434,19 @@ fn said(outcome: Outcome<Reply>) -> Said {
             Said::Silent { may_have_counted: true }
         }
         Outcome::Unknown => Said::Silent { may_have_counted: true },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_may_have_cost_something_is_not_said_to_be_uncounted() {
+        let overloaded = || CheckError::Service(NotApplied::Overloaded.into());
+        assert_eq!(told(true, overloaded()), overloaded());
+        assert_eq!(told(false, overloaded()), CheckError::Service(ServiceError::Unknown));
+        let refusal = || CheckError::Refused(Refusal::PolicyNotFound { policy: "p".to_owned() });
+        assert_eq!(told(false, refusal()), refusal(), "it can never be decided");
     }
 }
