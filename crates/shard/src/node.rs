@@ -373,12 +373,12 @@ impl Shared {
         };
         let (store, saved) = (self.store.clone(), identity.clone());
         blocking(move || saved.save(store.as_ref())).await?;
-        for node in manifest.nodes.iter().filter(|entry| entry.id != identity.node) {
-            // From now on this node says another hello.
-            self.drop_connections_of(node.id);
-        }
         let serving = Arc::new(Serving::start(self, &identity, manifest).await?);
         self.serving.store(Some(serving.clone()));
+        // From now on this node says another hello, and knows which directories the cluster doesn't expect.
+        for node in serving.surroundings.manifest.nodes.iter().filter(|entry| entry.id != identity.node) {
+            self.drop_connections_of(node.id);
+        }
         serving.run(self).await
     }
 }

@@ -114,14 +114,16 @@ async fn adopt(node: &Arc<Shared>, request: Inbound) -> Result<Bytes, Refusal> {
     judge_adoption(&node.identity.lock(), &request.from.hello, &manifest)
         .map_err(|why| Refusal::new(RefusalCode::WrongMember, why))?;
     // Entering must not stop half-way when the caller goes away.
-    let node = node.clone();
-    let entered = tokio::spawn(async move { node.enter(manifest).await }).await;
-    let unavailable = |why: String| Refusal::new(RefusalCode::Unavailable, why);
-    match entered {
-        Ok(Ok(())) => Ok(Bytes::new()),
-        Ok(Err(error)) => Err(unavailable(error.to_string())),
-        Err(error) => Err(unavailable(error.to_string())),
-    }
+    let entering = node.clone();
+    let entered = tokio::spawn(async move { entering.enter(manifest).await }).await;
+    let failed = match entered {
+        Ok(Ok(())) => return Ok(Bytes::new()),
+        Ok(Err(error)) => error.to_string(),
+        Err(crashed) => crashed.to_string(),
+    };
+    // It calls itself a member by now, so nobody will take it in again, and it doesn't serve: a restart tries anew.
+    (node.config.on_fatal)(format!("entering the cluster: {failed}"));
+    Err(Refusal::new(RefusalCode::Unavailable, failed))
 }
 
 /// Only a member of the cluster takes a node in, and only the directory that it names.
