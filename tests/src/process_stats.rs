@@ -21,15 +21,14 @@ pub fn resident_bytes(pid: u32) -> u64 {
     pages * page_size() as u64
 }
 
-/// Allocated bytes of all files under `dir`; files that go away meanwhile count nothing.
+/// Bytes of all files under `dir`, without what is only allocated ahead; files that go away meanwhile count nothing.
 pub fn disk_bytes(dir: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     entries
         .flatten()
         .map(|entry| match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
-            Ok(metadata) => metadata.blocks() * 512,
+            Ok(metadata) => metadata.len(),
             Err(_) => 0,
         })
         .sum()
