@@ -53,9 +53,8 @@ pub fn store_options(settings: &StorageSettings) -> StoreOptions {
 fn tuning(settings: &RaftSettings) -> Tuning {
     let ms = |ms: u32| Duration::from_millis(u64::from(ms));
     Tuning {
-        // A follower asks for votes election_max and at least election_min after the last word of its leader; checked
-        // settings have room for two heartbeats in the latter. So within the lease no other leader can be elected, and
-        // a leader that lives is heard of often enough to keep it.
+        // A leader that lives is heard of often enough to keep it, and no follower campaigns before it is over. What a
+        // deposed leader takes in meanwhile is never committed, so safety doesn't hang on it.
         leader_lease: ms(settings.election_max_ms) + 2 * ms(settings.heartbeat_ms),
         timing: Timing {
             heartbeat: ms(settings.heartbeat_ms),
