@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use onceward_core::{
-    cluster::{Manifest, MemberId},
+    cluster::{DATA_SHARDS_MAX, Manifest, MemberId},
     system::ReplaceState,
 };
 use onceward_transport::{Doorkeeper, Handler, Hello, Inbound, PROTOCOL_VERSION, Refusal, RefusalCode};
@@ -133,6 +133,9 @@ fn judge_adoption(own: &Identity, from: &Hello, manifest: &Manifest) -> Result<(
     }
     if own.cluster_id().is_some_and(|id| id != manifest.cluster_id) {
         return Err("this node belongs to another cluster");
+    }
+    if !(1..=DATA_SHARDS_MAX).contains(&manifest.data_shards) {
+        return Err("the manifest names no possible number of shards");
     }
     if !manifest.nodes.iter().any(|entry| entry.id == own.node && entry.incarnation == own.incarnation) {
         return Err("the cluster expects another data directory for this node");
