@@ -52,8 +52,19 @@ pub(crate) fn current_manifest(serving: &Serving, records: &[NodeRecord]) -> Man
 
 /// An operator says that the node's disk is lost.
 pub(crate) async fn begin(serving: &Serving, node: NodeId, deadline: Instant) -> Result<NodeReply, ServiceError> {
-    let command = Command::System(SystemCommand::BeginReplace { node });
-    match serving.router.submit(ShardId::SYSTEM, command, deadline).await.into_result()? {
+    let manifest = &serving.surroundings.manifest;
+    let reply = ask(serving, SystemCommand::BeginReplace { node }, deadline).await?;
+    if reply != NodeReply::NotFound || !manifest.nodes.iter().any(|entry| entry.id == node) {
+        return Ok(reply);
+    }
+    // The cluster is so young that nobody wrote its manifest into the registry yet.
+    let record = Command::System(SystemCommand::RecordManifest { manifest: manifest.clone() });
+    serving.router.submit(ShardId::SYSTEM, record, deadline).await.into_result()?;
+    ask(serving, SystemCommand::BeginReplace { node }, deadline).await
+}
+
+async fn ask(serving: &Serving, command: SystemCommand, deadline: Instant) -> Result<NodeReply, ServiceError> {
+    match serving.router.submit(ShardId::SYSTEM, Command::System(command), deadline).await.into_result()? {
         Reply::System(SystemReply::Node(reply)) => Ok(reply),
         other => {
             warn!(?other, "a replacement was answered by another command's reply");

@@ -32,8 +32,9 @@ pub const QUOTED_CHARS_MAX: usize = 64;
 
 /// Changes of a policy that a data shard tells apart; older ones count as one, at the worse of their terms.
 pub const CHAIN_LINKS_MAX: usize = 4;
-/// Grants outstanding on one bucket; what more would cost in its row is paid by the grant soonest to end.
-pub const GRANTS_MAX: usize = 32;
+/// Grants of one bucket that are outstanding at once: checks over several shards that are under way on it. At the bound
+/// the one that ends first is closed as spent, which costs admits; each takes some 50 bytes of the bucket's row.
+pub const GRANTS_MAX: usize = 256;
 
 /// How long an admitted request_id is answered alike and may be refunded.
 pub const ADMITTED_ID_US: u64 = 60_000_000;
