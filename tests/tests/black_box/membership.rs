@@ -108,6 +108,7 @@ async fn a_node_of_another_cluster_is_refused_and_both_sides_say_so() {
     };
     let mut cluster = Cluster::builder().start().await;
     let id = cluster.api(1).cluster().await.cluster_id.expect("a founded cluster has an id");
+    assert_ne!(id, strange_id);
     cluster.api(1).put_policy("p", fixed(10)).await.expect_status(201);
     cluster.node(3).kill();
     let own = cluster.node(3).data_dir.clone();
