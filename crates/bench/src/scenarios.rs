@@ -125,15 +125,8 @@ pub async fn buckets(target: &Target, options: &Options) {
     let disk = || cluster.ids().map(|id| disk_bytes(&cluster.dir().join(id.to_string()))).collect::<Vec<u64>>();
     let (disk_before, resident_before) = (disk(), resident_mib(target));
     report::resident(resident_before);
-    let mut by_shard: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
     // Above the keys of the other scenarios.
-    for number in options.keys..options.keys + options.buckets {
-        by_shard.entry(target.shard_of(&key(number))).or_default().push(number);
-    }
-    let batches: Vec<Vec<u32>> = by_shard
-        .into_values()
-        .flat_map(|keys| keys.chunks(ITEMS_MAX).map(<[u32]>::to_vec).collect::<Vec<_>>())
-        .collect();
+    let batches = batches(target, options.keys..options.keys + options.buckets);
     let total = batches.len();
     let began = std::time::Instant::now();
     let failed = make_buckets(target, batches).await;
@@ -147,6 +140,21 @@ pub async fn buckets(target: &Target, options: &Options) {
         report::line(&format!("disk of node {}", id + 1), format!("{} MiB more, {each} bytes a bucket", grown >> 20));
     }
     report::resident(resident_mib(target));
+}
+
+/// The keys in batches of one shard each, the shards mixed as the keys are.
+fn batches(target: &Target, numbers: std::ops::Range<u32>) -> Vec<Vec<u32>> {
+    let mut open: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+    let mut batches = Vec::new();
+    for number in numbers {
+        let batch = open.entry(target.shard_of(&key(number))).or_default();
+        batch.push(number);
+        if batch.len() == ITEMS_MAX {
+            batches.push(std::mem::take(batch));
+        }
+    }
+    batches.extend(open.into_values().filter(|batch| !batch.is_empty()));
+    batches
 }
 
 /// Sends the batches over a few connections; returns how many were not answered 200.
