@@ -108,6 +108,13 @@ impl Node {
         self.signal(Signal::TERM);
         let status = self.wait_exit(STOP_MAX).await;
         assert!(status.success(), "node {} ended with {status} after SIGTERM", self.id);
+        let log = self.log();
+        let last = log.lines().last().unwrap_or_default();
+        assert!(
+            last.contains("closing the data directory"),
+            "node {} ended before its store was closed: {last}",
+            self.id
+        );
     }
 
     /// Waits until the process ends by itself.

@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     codec,
+    idempotency::{
+        AbandonCommand, AbandonReply, AttemptId, BeginCommand, BeginReply, CompleteCommand, CompleteReply,
+        DeleteRecordCommand, DeleteRecordReply, ExtendCommand, ExtendReply,
+    },
     limits::{
         CheckCommand, CheckItem, CheckReply, CopyPolicies, HoldCommand, HoldReply, RefundCommand, RefundReply,
         ResetCommand, ResetReply, SettleCommand, SettleReply,
@@ -41,6 +45,11 @@ pub enum Command {
         limit: u32,
     },
     System(SystemCommand),
+    Begin(BeginCommand),
+    Complete(CompleteCommand),
+    Abandon(AbandonCommand),
+    Extend(ExtendCommand),
+    DeleteRecord(DeleteRecordCommand),
 }
 
 /// What `apply` answers, variant by variant of [`Command`].
@@ -62,10 +71,17 @@ pub enum Reply {
     System(SystemReply),
     /// The command belongs on the other kind of shard: a bug of the sender; nothing was changed.
     Misrouted,
+    Begin(BeginReply),
+    Complete(CompleteReply),
+    Abandon(AbandonReply),
+    Extend(ExtendReply),
+    DeleteRecord(DeleteRecordReply),
 }
 
 /// Upper bound of what an encoded command or item takes besides its strings: tags, lengths, integers.
 const FIXED_BYTES: usize = 96;
+/// What each part of a stored response takes besides its text: a tag, a length.
+const PART_BYTES: usize = 12;
 
 impl Command {
     /// Encoded bytes at the most, without encoding the commands of the hot path.
@@ -81,6 +97,20 @@ impl Command {
                 Command::Refund(refund) => refund.policy.len() + refund.key.len() + refund.request_id.len(),
                 Command::Reset(reset) => reset.policy.len() + reset.key.len(),
                 Command::Settle(_) | Command::Expire { .. } => 0,
+                Command::Begin(begin) => {
+                    let id = match &begin.attempt {
+                        AttemptId::Given(id) => id.len(),
+                        AttemptId::Drawn(_) => 0,
+                    };
+                    begin.account.as_str().len() + begin.key.as_str().len() + begin.fingerprint.len() + id
+                }
+                Command::Complete(complete) => {
+                    let names = complete.account.as_str().len() + complete.key.as_str().len();
+                    names + complete.response.bytes() + complete.response.parts() * PART_BYTES
+                }
+                Command::Abandon(abandon) => abandon.account.as_str().len() + abandon.key.as_str().len(),
+                Command::Extend(extend) => extend.account.as_str().len() + extend.key.as_str().len(),
+                Command::DeleteRecord(delete) => delete.account.as_str().len() + delete.key.as_str().len(),
                 // Rare, and large: measured.
                 Command::CopyPolicies(_) | Command::System(_) => codec::encode(self).len(),
             }

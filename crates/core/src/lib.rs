@@ -6,6 +6,8 @@
 pub mod cluster;
 pub mod codec;
 pub mod command;
+mod expire;
+pub mod idempotency;
 pub mod limits;
 pub mod machine;
 pub mod query;

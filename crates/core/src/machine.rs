@@ -3,11 +3,15 @@
 //! In goes an entry with its stamp, out come the replies and changed rows. It is a pure function of the rows and the
 //! entry: what it keeps beside them are decoded copies.
 
+use bytes::Bytes;
+
 use crate::{
     cluster::ShardId,
     codec::{self, keys},
     command::{Command, EntryBatch, Reply},
-    limits::{self, Chains, Turn},
+    expire::{WorkedOff, expire},
+    idempotency::Ledger,
+    limits::{Chains, Turn},
     rows::{ReadRows, Rows, RowsError, Table, read},
     time::ShardTime,
 };
@@ -19,11 +23,13 @@ pub struct Machine {
     /// Of the state, once it was read.
     clock: Option<ShardTime>,
     chains: Chains,
+    worked_off: WorkedOff,
+    moved: Vec<Bytes>,
 }
 
 impl Machine {
     pub fn new(shard: ShardId) -> Machine {
-        Machine { shard, clock: None, chains: Chains::default() }
+        Machine { shard, clock: None, chains: Chains::default(), worked_off: WorkedOff::default(), moved: Vec::new() }
     }
 
     /// Applies the commands of one entry in order, at its stamp; one reply each.
@@ -54,6 +60,24 @@ impl Machine {
                 _ => Reply::Misrouted,
             });
         }
+        if let Command::Expire { up_to, limit } = command {
+            let (chains, worked_off, moved) = (&mut self.chains, &mut self.worked_off, &mut self.moved);
+            let removed = expire(rows, chains, worked_off, moved, now, *up_to, *limit)?;
+            return Ok(Reply::Expire { removed });
+        }
+        let mut ledger = Ledger::new(rows, now, &mut self.moved);
+        let reply = match command {
+            Command::Begin(command) => Reply::Begin(command.apply(&mut ledger)?),
+            Command::Complete(command) => Reply::Complete(command.apply(&mut ledger)?),
+            Command::Abandon(command) => Reply::Abandon(command.apply(&mut ledger)?),
+            Command::Extend(command) => Reply::Extend(command.apply(&mut ledger)?),
+            Command::DeleteRecord(command) => Reply::DeleteRecord(command.apply(&mut ledger)?),
+            _ => return self.apply_limits(rows, now, command),
+        };
+        Ok(reply)
+    }
+
+    fn apply_limits(&mut self, rows: &mut dyn Rows, now: ShardTime, command: &Command) -> Result<Reply, RowsError> {
         let mut turn = Turn::new(rows, &mut self.chains, now);
         Ok(match command {
             Command::Check(command) => Reply::Check(command.apply(&mut turn)?),
@@ -62,9 +86,13 @@ impl Machine {
             Command::Refund(command) => Reply::Refund(command.apply(&mut turn)?),
             Command::Reset(command) => Reply::Reset(command.apply(&mut turn)?),
             Command::CopyPolicies(command) => Reply::CopyPolicies { synced_revision: command.apply(&mut turn)? },
-            Command::Expire { up_to, limit } => Reply::Expire { removed: limits::expire(&mut turn, *up_to, *limit)? },
-            Command::System(_) => Reply::Misrouted,
+            _ => Reply::Misrouted,
         })
+    }
+
+    /// The rows of the idempotency records whose attempt ended in some way since this was asked last.
+    pub fn take_moved(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.moved)
     }
 
     /// The stamp that the state has reached.
@@ -74,7 +102,7 @@ impl Machine {
 
     /// When the first row is due.
     pub fn next_due(&self, rows: &dyn ReadRows) -> Result<Option<ShardTime>, RowsError> {
-        next_due(rows)
+        next_due(rows, &self.worked_off)
     }
 }
 
@@ -82,7 +110,8 @@ pub(crate) fn clock(rows: &(impl ReadRows + ?Sized)) -> Result<ShardTime, RowsEr
     Ok(read(rows, &keys::CLOCK)?.unwrap_or_default())
 }
 
-pub(crate) fn next_due(rows: &dyn ReadRows) -> Result<Option<ShardTime>, RowsError> {
-    let first = rows.scan(Table::Expiry, &[], None, 1)?;
+/// When the first row is due, behind what is known to be worked off.
+pub(crate) fn next_due(rows: &dyn ReadRows, worked_off: &WorkedOff) -> Result<Option<ShardTime>, RowsError> {
+    let first = worked_off.first(rows, 1)?;
     Ok(first.first().and_then(|(key, _)| keys::parse_due(key)).map(|(due, _)| due))
 }

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cluster::ShardId,
+    expire::WorkedOff,
+    idempotency::{self, Account, Key, RecordPage, RecordState, RecordView, Replay},
     limits::{self, Policy, PolicyChange},
     rows::{ReadRows, RowsError},
     system::{self, NodeRecord},
@@ -27,6 +29,12 @@ pub enum Query {
     Nodes,
     /// Any shard.
     Clock,
+    /// Data shard: one idempotency record.
+    Record { account: Account, key: Key },
+    /// Data shard: the outcome of a completed record that was begun with this fingerprint.
+    Replay { account: Account, key: Key, fingerprint: String },
+    /// Data shard: records of an account behind the key `after`, at most `limit`, in one state or in all.
+    Records { account: Account, state: Option<RecordState>, after: Option<Key>, limit: u32 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,13 +62,17 @@ pub enum Answer {
     },
     /// The query belongs on the other kind of shard: a bug of the sender.
     Misrouted,
+    Record(Option<RecordView>),
+    Replay(Option<Replay>),
+    Records(RecordPage),
 }
 
 /// Answers a query from a shard's rows.
 pub fn answer(shard: ShardId, rows: &dyn ReadRows, query: &Query) -> Result<Answer, RowsError> {
     Ok(match (query, shard.is_system()) {
         (Query::Clock, _) => {
-            Answer::Clock { clock: crate::machine::clock(rows)?, next_due: crate::machine::next_due(rows)? }
+            let next_due = crate::machine::next_due(rows, &WorkedOff::default())?;
+            Answer::Clock { clock: crate::machine::clock(rows)?, next_due }
         }
         (Query::SyncedRevision, false) => Answer::SyncedRevision(limits::synced_revision(rows)?),
         (Query::Policy { name }, true) => Answer::Policy(system::policy(rows, name)?),
@@ -73,6 +85,13 @@ pub fn answer(shard: ShardId, rows: &dyn ReadRows, query: &Query) -> Result<Answ
             Answer::PolicyChanges { from: *since, to, changes, head }
         }
         (Query::Nodes, true) => Answer::Nodes(system::nodes(rows)?),
+        (Query::Record { account, key }, false) => Answer::Record(idempotency::read_record(rows, account, key)?),
+        (Query::Replay { account, key, fingerprint }, false) => {
+            Answer::Replay(idempotency::replay(rows, account, key, fingerprint)?)
+        }
+        (Query::Records { account, state, after, limit }, false) => {
+            Answer::Records(idempotency::list(rows, account, *state, after.as_ref(), *limit)?)
+        }
         _ => Answer::Misrouted,
     })
 }

@@ -1,6 +1,6 @@
 //! The command line: `start`, `init`, `replace`, `config check`.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use onceward_core::cluster::NodeId;
@@ -94,6 +94,9 @@ impl SettingsArgs {
 /// The command line or the settings are wrong; clap ends with the same.
 const EXIT_USAGE: u8 = 2;
 
+/// How long the end of the process waits for tasks to end and for the store to close. Only a disk that hangs takes long.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Runs what the command line says. Exit codes: 0 done, 2 wrong usage or settings, 3 cannot start or do it, 4 fatal
 /// while running.
 pub fn run() -> ExitCode {
@@ -140,8 +143,8 @@ fn start(sources: Sources, settings: Settings) -> Result<(), Failure> {
     logging::start(&settings.log);
     let runtime = runtime()?;
     let outcome = runtime.block_on(process::run(sources, settings));
-    // What still runs after a fatal error isn't waited for.
-    runtime.shutdown_background();
+    // The last task to end closes the store, and RocksDB must not be at work when its library's own end begins.
+    runtime.shutdown_timeout(CLOSE_TIMEOUT);
     outcome
 }
 

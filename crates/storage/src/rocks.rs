@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use onceward_core::rows::Row;
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, ErrorKind,
-    InfoLogger, LogLevel, Options, ReadOptions, Snapshot, WriteBatch, properties,
+    BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
+    DBRecoveryMode, ErrorKind, InfoLogger, LogLevel, Options, ReadOptions, Snapshot, WriteBatch, properties,
 };
 
 use crate::limits::{BLOCK_CACHE_BYTES_DEFAULT, MEMTABLE_BYTES_DEFAULT, OPEN_FILES_MAX, WAL_BYTES_MAX};
@@ -172,6 +172,7 @@ impl Drop for RocksStore {
             tracing::error!(dir = %self.dir.display(), %error, "syncing the store at its close failed");
         }
         self.db.cancel_all_background_work(true);
+        tracing::info!(dir = %self.dir.display(), "closing the data directory");
     }
 }
 
@@ -263,6 +264,12 @@ fn family_options(family: Family, cache: &Cache, sizes: &StoreOptions) -> Option
     blocks.set_cache_index_and_filter_blocks(true);
     blocks.set_cache_index_and_filter_blocks_with_high_priority(true);
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    // In parts of a block each: the filter of a whole file is too much for a small cache to keep, and with millions of
+    // buckets each miss would read and check half a megabyte.
+    blocks.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    blocks.set_partition_filters(true);
+    blocks.set_metadata_block_size(4 << 10);
+    blocks.set_pin_top_level_index_and_filter(true);
     blocks.set_format_version(6);
     let mut options = Options::default();
     if family == Family::State {

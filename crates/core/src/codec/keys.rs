@@ -29,12 +29,18 @@ pub enum Kind {
     Revision = 9,
     Manifest = 10,
     Node = 11,
+    /// An idempotency record.
+    Record = 12,
+    /// Data shards: the newest fencing token.
+    Tokens = 13,
+    /// An idempotency record that is indeterminate: its row's key, behind this tag.
+    Indeterminate = 14,
 }
 
 impl Kind {
     /// The kind of a row by its key.
     pub fn of(key: &[u8]) -> Option<Kind> {
-        const KINDS: [Kind; 11] = [
+        const KINDS: [Kind; 14] = [
             Kind::Clock,
             Kind::SyncedRevision,
             Kind::PolicyChain,
@@ -46,6 +52,9 @@ impl Kind {
             Kind::Revision,
             Kind::Manifest,
             Kind::Node,
+            Kind::Record,
+            Kind::Tokens,
+            Kind::Indeterminate,
         ];
         let tag = *key.first()?;
         KINDS.into_iter().find(|&kind| kind as u8 == tag)
@@ -69,6 +78,7 @@ pub static CLOCK: Bytes = Bytes::from_static(&[Kind::Clock as u8]);
 pub static SYNCED_REVISION: Bytes = Bytes::from_static(&[Kind::SyncedRevision as u8]);
 pub static POLICY_TOTALS: Bytes = Bytes::from_static(&[Kind::PolicyTotals as u8]);
 pub static MANIFEST: Bytes = Bytes::from_static(&[Kind::Manifest as u8]);
+pub static TOKENS: Bytes = Bytes::from_static(&[Kind::Tokens as u8]);
 
 pub fn policy_chain(name: &str) -> Bytes {
     named(Kind::PolicyChain, name)
@@ -115,6 +125,24 @@ pub fn node(id: NodeId) -> Bytes {
     bytes.freeze()
 }
 
+pub fn record(account: &str, key: &str) -> Bytes {
+    let mut bytes = open_records(account, key.len());
+    bytes.put_slice(key.as_bytes());
+    bytes.freeze()
+}
+
+/// What the rows of all records of an account begin with.
+pub fn records_of(account: &str) -> Bytes {
+    open_records(account, 0).freeze()
+}
+
+/// The note that a record is indeterminate, by the record's row, or the beginning of it.
+pub fn indeterminate(record: &[u8]) -> Bytes {
+    let mut bytes = open(Kind::Indeterminate, record.len());
+    bytes.put_slice(record);
+    bytes.freeze()
+}
+
 /// A key of [`crate::rows::Table::Expiry`]: when the row is due, then the row's own key.
 pub fn due(at: ShardTime, row: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(DUE_LEN + row.len());
@@ -158,6 +186,13 @@ fn named(kind: Kind, name: &str) -> Bytes {
     bytes.freeze()
 }
 
+fn open_records(account: &str, capacity: usize) -> BytesMut {
+    let mut bytes = open(Kind::Record, 1 + account.len() + capacity);
+    bytes.put_u8(u8::try_from(account.len()).expect("an account's name has 255 bytes at most"));
+    bytes.put_slice(account.as_bytes());
+    bytes
+}
+
 fn put_policy(bytes: &mut BytesMut, policy: &str) {
     bytes.put_u8(
         u8::try_from(policy.len()).expect("only policies that exist have rows: their names have 63 bytes at most"),
@@ -175,6 +210,9 @@ mod tests {
         assert_ne!(bucket("a", "bc"), bucket("ab", "c"));
         assert_ne!(admitted_id("a", "b", "cd"), admitted_id("a", "bc", "d"));
         assert_ne!(policy("a"), policy_chain("a"));
+        assert_ne!(record("a_b", "c"), record("a", "b_c"));
+        assert!(!record("ab", "c").starts_with(&records_of("a")));
+        assert!(indeterminate(&record("a", "b")).starts_with(&indeterminate(&records_of("a"))));
     }
 
     #[test]

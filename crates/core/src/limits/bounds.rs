@@ -46,7 +46,3 @@ pub const ABORTED_ATTEMPTS_MAX: usize = 8;
 pub const FULL_BUCKET_SLACK_US: u64 = 60_000_000;
 /// How often a bucket that cannot fill (its key is denied) is looked at again.
 pub const FROZEN_BUCKET_RECHECK_US: u64 = 3_600_000_000;
-/// Rows that one `Expire` works off at the most: its entry must not hold up the ones behind it.
-pub const EXPIRE_ROWS_MAX: u32 = 4_096;
-/// Rows of the expiry table read at a time.
-pub const EXPIRE_CHUNK_ROWS: u32 = 256;

@@ -29,7 +29,6 @@ pub(crate) use copy_policies::synced_revision;
 pub use copy_policies::{CopyPolicies, PolicyChange};
 pub use draft::{OverrideDraft, PolicyDraft};
 pub use exempt::Exemptions;
-pub(crate) use expire::expire;
 pub use fill::Fill;
 pub use hold::{HoldCommand, HoldId, HoldReply};
 pub use local::LocalBucket;

@@ -1,0 +1,69 @@
+//! Complete: stores the outcome of a key's work, once.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Account, Key, Ledger,
+    record::{Completion, Record, Standing, State},
+    response::Response,
+};
+use crate::rows::RowsError;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompleteCommand {
+    pub account: Account,
+    pub key: Key,
+    pub token: u64,
+    pub response: Response,
+    /// Display time of the node that received the call.
+    pub wall_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CompleteReply {
+    /// It is completed, now or by the same call before. Display times.
+    Completed { completed_wall_ms: u64, expires_wall_ms: u64 },
+    /// The token is not the newest, or there is no such record.
+    Fenced,
+    /// With other content.
+    AlreadyCompleted,
+}
+
+impl CompleteCommand {
+    pub(crate) fn apply(&self, ledger: &mut Ledger<'_>) -> Result<CompleteReply, RowsError> {
+        let found = ledger.find(&self.account, &self.key)?;
+        let Some((record, standing)) = found.present().filter(|(record, _)| record.token == self.token) else {
+            return Ok(CompleteReply::Fenced);
+        };
+        let digest = self.response.digest();
+        if let (Standing::Completed, Some(completion)) = (standing, record.completion()) {
+            return Ok(if completion.digest == digest {
+                CompleteReply::Completed {
+                    completed_wall_ms: completion.completed_wall_ms,
+                    expires_wall_ms: record.expires_wall_ms(completion),
+                }
+            } else {
+                CompleteReply::AlreadyCompleted
+            });
+        }
+        let completion = Completion {
+            completed_at: ledger.now,
+            completed_wall_ms: self.wall_ms,
+            digest,
+            response: self.response.clone(),
+        };
+        let reply = CompleteReply::Completed {
+            completed_wall_ms: self.wall_ms,
+            expires_wall_ms: record.expires_wall_ms(&completion),
+        };
+        let record = Record {
+            token: record.token,
+            fingerprint: record.fingerprint.clone(),
+            created_wall_ms: record.created_wall_ms,
+            ttl_us: record.ttl_us,
+            state: State::Completed(completion),
+        };
+        ledger.put(found, &record);
+        Ok(reply)
+    }
+}

@@ -1,0 +1,127 @@
+//! Ledger: one command's access to the records of a shard, at the clock of its entry. The rule of the expiry table is
+//! kept here: a record that is due by itself is filed there, at that time or before.
+
+use bytes::Bytes;
+
+use super::{
+    Account, Key,
+    record::{Record, Standing, State},
+};
+use crate::{
+    codec::{self, keys},
+    expire::Verdict,
+    rows::{Rows, RowsError, Table, read},
+    time::ShardTime,
+};
+
+pub(crate) struct Ledger<'a> {
+    pub(super) rows: &'a mut dyn Rows,
+    pub(super) now: ShardTime,
+    /// The rows of the records whose attempt ended, in whatever way.
+    moved: &'a mut Vec<Bytes>,
+}
+
+/// A record as it was found.
+pub(super) struct Found {
+    row: Bytes,
+    /// Also one that is gone by now, and only not removed yet.
+    stored: Option<Record>,
+    now: ShardTime,
+}
+
+impl Found {
+    /// The record, unless it is to be taken for absent.
+    pub(super) fn present(&self) -> Option<(&Record, Standing)> {
+        let record = self.stored.as_ref()?;
+        match record.standing(self.now) {
+            Standing::Gone => None,
+            standing => Some((record, standing)),
+        }
+    }
+}
+
+impl<'a> Ledger<'a> {
+    pub(crate) fn new(rows: &'a mut dyn Rows, now: ShardTime, moved: &'a mut Vec<Bytes>) -> Ledger<'a> {
+        Ledger { rows, now, moved }
+    }
+
+    pub(super) fn find(&self, account: &Account, key: &Key) -> Result<Found, RowsError> {
+        let row = keys::record(account.as_str(), key.as_str());
+        Ok(Found { stored: read(self.rows, &row)?, row, now: self.now })
+    }
+
+    /// A token greater than all that this shard gave out before.
+    pub(super) fn next_token(&mut self) -> Result<u64, RowsError> {
+        let token = read::<u64>(self.rows, &keys::TOKENS)?.unwrap_or_default() + 1;
+        self.rows.put(Table::State, keys::TOKENS.clone(), codec::encode(&token));
+        Ok(token)
+    }
+
+    /// Writes what has become of a record. It is filed as due unless it is filed already, at that time or before.
+    pub(super) fn put(&mut self, found: Found, record: &Record) {
+        let filed_until = found.stored.as_ref().and_then(|stored| stored.due(self.now));
+        if let Some(due) = record.due(self.now)
+            && filed_until.is_none_or(|filed| due < filed)
+        {
+            self.file(&found.row, due);
+        }
+        self.note_indeterminate(&found, record);
+        if found.stored.as_ref().is_some_and(|stored| stored.attempt().is_some()) {
+            self.moved.push(found.row.clone());
+        }
+        self.rows.put(Table::State, found.row, codec::encode(record));
+    }
+
+    /// Removes a record. What is filed for it is removed when it comes up.
+    pub(super) fn remove(&mut self, found: Found) {
+        if matches!(found.stored, Some(Record { state: State::Indeterminate(_), .. })) {
+            self.rows.delete(Table::State, keys::indeterminate(&found.row));
+        }
+        self.moved.push(found.row.clone());
+        self.rows.delete(Table::State, found.row);
+    }
+
+    /// Keeps the list of indeterminate records, so that they are found among millions of others.
+    fn note_indeterminate(&mut self, found: &Found, record: &Record) {
+        let is = |record: &Record| matches!(record.state, State::Indeterminate(_));
+        match (found.stored.as_ref().is_some_and(is), is(record)) {
+            (false, true) => self.rows.put(Table::State, keys::indeterminate(&found.row), Bytes::new()),
+            (true, false) => self.rows.delete(Table::State, keys::indeterminate(&found.row)),
+            _ => {}
+        }
+    }
+
+    /// Rows are filed strictly behind the clock: `Expire` never looks back.
+    fn file(&mut self, row: &Bytes, due: ShardTime) {
+        self.rows.put(Table::Expiry, keys::due(due.max(self.now.plus_us(1)), row), Bytes::new());
+    }
+
+    /// A record comes up in the expiry table. Returns what is to be done with it, and how many bytes were read.
+    pub(crate) fn look_again(&mut self, row: &Bytes) -> Result<(Verdict, usize), RowsError> {
+        let Some(bytes) = self.rows.get(Table::State, row)? else { return Ok((Verdict::Remove, 0)) };
+        let stored: Record = codec::decode(&bytes).map_err(|error| RowsError::Corrupt {
+            table: Table::State,
+            key: row.to_vec(),
+            detail: error.to_string(),
+        })?;
+        let found = Found { row: row.clone(), stored: Some(stored), now: self.now };
+        let record = found.stored.as_ref().expect("just put there");
+        let verdict = match (record.standing(self.now), &record.state) {
+            (Standing::Gone, _) => {
+                self.moved.push(row.clone());
+                Verdict::Remove
+            }
+            (Standing::Indeterminate, State::InProgress(attempt)) => {
+                let record = Record { state: State::Indeterminate(attempt.clone()), ..record.clone() };
+                self.put(found, &record);
+                Verdict::Leave
+            }
+            (Standing::Lapsed, _) => {
+                self.moved.push(row.clone());
+                record.due(self.now).map_or(Verdict::Leave, Verdict::FileAt)
+            }
+            _ => record.due(self.now).map_or(Verdict::Leave, Verdict::FileAt),
+        };
+        Ok((verdict, bytes.len()))
+    }
+}
