@@ -167,6 +167,12 @@ impl Cluster {
         placement.bucket_shard(policy, key).0
     }
 
+    /// The data shard (1 …) on which an account lives.
+    pub fn shard_of_account(&self, account: &str) -> u16 {
+        let placement = Manifest { cluster_id: 0, data_shards: self.data_shards, nodes: Vec::new() };
+        placement.account_shard(account).0
+    }
+
     /// A key of this policy whose bucket lives on the shard; another one for every `nth`.
     pub fn key_on(&self, shard: u16, policy: &str, nth: usize) -> String {
         (0..).map(|n| format!("key-{n}")).filter(|key| self.shard_of(policy, key) == shard).nth(nth).expect("endless")

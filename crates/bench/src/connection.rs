@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Answers of the check endpoint are below one KiB an item.
+/// Answers of the check endpoint are below one KiB an item, and stored responses here are small.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 pub struct Connection {
@@ -39,6 +39,11 @@ impl Connection {
         Ok(status)
     }
 
+    /// The last answer, head and body.
+    pub fn answer(&self) -> &[u8] {
+        &self.buffer
+    }
+
     async fn read_more(&mut self) -> io::Result<()> {
         if self.buffer.len() > ANSWER_BYTES_MAX {
             return Err(io::Error::other("an answer longer than any that is expected"));
@@ -65,11 +70,16 @@ fn head(bytes: &[u8]) -> io::Result<Option<(u16, usize)>> {
     Ok(Some((status, end + 4 + length)))
 }
 
-/// A check request of the items, as bytes.
-pub fn check_request(body: &str) -> Vec<u8> {
+/// A POST of JSON, as bytes.
+pub fn post(path: &str, body: &str) -> Vec<u8> {
     format!(
-        "POST /v1/limits/check HTTP/1.1\r\nhost: onceward\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: onceward\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
     .into_bytes()
+}
+
+/// A check request of the items, as bytes.
+pub fn check_request(body: &str) -> Vec<u8> {
+    post("/v1/limits/check", body)
 }

@@ -18,6 +18,11 @@ const RECONNECT: Duration = Duration::from_millis(20);
 /// Makes the requests of one connection, each in place of the last.
 pub trait Requests: 'static {
     fn next(&mut self) -> &[u8];
+
+    /// Takes the answer to the last request. Whether an operation ends with it: some take several requests.
+    fn answered(&mut self, _status: u16, _answer: &[u8]) -> bool {
+        true
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +41,7 @@ pub struct Load {
 
 /// What came back while it was measured.
 pub struct Measured {
-    /// Of answers 200 and 429, in microseconds.
+    /// Of operations that ended in an answer 200, 201 or 429, in microseconds.
     pub latency_us: Histogram<u64>,
     pub statuses: BTreeMap<u16, u64>,
     pub lost: u64,
@@ -81,6 +86,7 @@ impl Load {
 async fn run(address: String, mut requests: impl Requests, phase: Rc<Cell<Phase>>) -> Measured {
     let mut measured = Measured::new();
     let mut connection = None;
+    let mut operation_began = None;
     while phase.get() != Phase::Stop {
         let open = match &mut connection {
             Some(open) => open,
@@ -92,18 +98,21 @@ async fn run(address: String, mut requests: impl Requests, phase: Rc<Cell<Phase>
                 }
             },
         };
-        let began = Instant::now();
+        let began = *operation_began.get_or_insert_with(Instant::now);
         let answer = open.call(requests.next()).await;
-        if phase.get() != Phase::Measure {
-            if answer.is_err() {
-                connection = None;
-            }
-            continue;
-        }
+        let measuring = phase.get() == Phase::Measure;
         match answer {
-            Ok(status) => measured.answered(status, began.elapsed()),
+            Ok(status) => {
+                if requests.answered(status, open.answer()) {
+                    operation_began = None;
+                    if measuring {
+                        measured.answered(status, began.elapsed());
+                    }
+                }
+            }
             Err(_) => {
-                measured.lost += 1;
+                measured.lost += u64::from(measuring);
+                operation_began = None;
                 connection = None;
             }
         }
@@ -119,7 +128,7 @@ impl Measured {
 
     fn answered(&mut self, status: u16, after: Duration) {
         *self.statuses.entry(status).or_default() += 1;
-        if matches!(status, 200 | 429) {
+        if matches!(status, 200 | 201 | 429) {
             self.latency_us.saturating_record(after.as_micros() as u64);
         }
     }
@@ -132,7 +141,7 @@ impl Measured {
         self.lost += other.lost;
     }
 
-    /// Checks that were decided.
+    /// Operations that were decided.
     pub fn decided(&self) -> u64 {
         self.latency_us.len()
     }

@@ -5,6 +5,7 @@
 
 mod connection;
 mod generator;
+mod idempotency;
 mod keys;
 mod report;
 mod scenarios;
@@ -32,6 +33,9 @@ pub struct Options {
     /// Buckets that `buckets` makes
     #[arg(long, default_value_t = 1_000_000)]
     buckets: u32,
+    /// Idempotency records that `records` makes
+    #[arg(long, default_value_t = 100_000)]
+    records: u32,
     /// How often `failover` kills a leader
     #[arg(long, default_value_t = 10)]
     rounds: u16,
@@ -63,6 +67,14 @@ enum Scenario {
     Buckets,
     /// Kills a leader with -9 under load, --rounds times: how long until every shard serves again
     Failover,
+    /// A new idempotency key begun and completed, with a body of 100 bytes
+    Pairs,
+    /// Begins of completed keys, drawn evenly from a tenth of --keys
+    Replays,
+    /// Everybody begins the same key and waits for whoever got it; then the next one
+    HotKey,
+    /// Makes --records completed records: disk and memory they take; then they all expire at once, under load
+    Records,
     /// Every scenario above
     All,
 }
@@ -95,6 +107,10 @@ async fn main() -> anyhow::Result<()> {
             Scenario::Idle => scenarios::idle(&target, &options).await,
             Scenario::Buckets => scenarios::buckets(&target, &options).await,
             Scenario::Failover => scenarios::failover(&mut target, &options).await,
+            Scenario::Pairs => idempotency::pairs(&target, &options).await,
+            Scenario::Replays => idempotency::replays(&target, &options).await,
+            Scenario::HotKey => idempotency::hot_key(&target, &options).await,
+            Scenario::Records => idempotency::records(&target, &options).await,
             Scenario::All => {}
         }
     }

@@ -17,22 +17,26 @@ pub fn resident(mib: Option<Vec<u64>>) {
     }
 }
 
-pub fn load(measured: &Measured, spent: &Spent) {
+/// `what`: one operation.
+pub fn load(what: &str, measured: &Measured, spent: &Spent) {
     let operations = measured.decided().max(1) as f64;
     let milliseconds = |quantile| measured.latency_us.value_at_quantile(quantile) as f64 / 1000.0;
-    line("checks/s", format!("{:.0}", operations / spent.elapsed.as_secs_f64()));
+    line(&format!("{what}s/s"), format!("{:.0}", operations / spent.elapsed.as_secs_f64()));
     line(
         "p50 / p99 / max ms",
         format!("{:.1} / {:.1} / {:.1}", milliseconds(0.5), milliseconds(0.99), milliseconds(1.0)),
     );
     line("answers by status", statuses(measured));
-    line("fsyncs a check, all nodes", format!("{:.4}", spent.fsyncs / operations));
-    line("log entries a check", format!("{:.4}", spent.entries / operations));
-    line("log bytes a check, all nodes", format!("{:.0}", spent.log_bytes / operations));
+    line(&format!("fsyncs a {what}, all nodes"), format!("{:.4}", spent.fsyncs / operations));
+    line(&format!("log entries a {what}"), format!("{:.4}", spent.entries / operations));
+    line(&format!("log bytes a {what}, all nodes"), format!("{:.0}", spent.log_bytes / operations));
     if let Some(cpu) = spent.cpu {
-        line("CPU µs a check, all nodes", format!("{:.1}", cpu.as_secs_f64() * 1e6 / operations));
+        line(&format!("CPU µs a {what}, all nodes"), format!("{:.1}", cpu.as_secs_f64() * 1e6 / operations));
     }
-    line("CPU µs a check, generator", format!("{:.1}", spent.generator_cpu.as_secs_f64() * 1e6 / operations));
+    line(
+        &format!("CPU µs a {what}, generator"),
+        format!("{:.1}", spent.generator_cpu.as_secs_f64() * 1e6 / operations),
+    );
 }
 
 fn statuses(measured: &Measured) -> String {

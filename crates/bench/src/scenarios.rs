@@ -14,21 +14,21 @@ use crate::{
     usage::{Usage, resident_mib},
 };
 
-const WARM_UP: Duration = Duration::from_secs(1);
+pub(crate) const WARM_UP: Duration = Duration::from_secs(1);
 /// Elections, snapshots and compactions of what was before have come to rest.
-const SETTLE: Duration = Duration::from_secs(5);
+pub(crate) const SETTLE: Duration = Duration::from_secs(5);
 /// Most items of a check, so that buckets are made with few requests.
 const ITEMS_MAX: usize = 16;
 
 /// Writes drawn keys into a request made beforehand.
-struct Drawn<F> {
+pub(crate) struct Drawn<F> {
     request: Vec<u8>,
     slots: Vec<usize>,
     draw: F,
 }
 
 impl<F: FnMut(&mut [u32]) + 'static> Drawn<F> {
-    fn new(items: usize, draw: F) -> Drawn<F> {
+    pub(crate) fn new(items: usize, draw: F) -> Drawn<F> {
         let checks = vec![item("k000000000"); items].join(",");
         let request = check_request(&format!("{{\"checks\":[{checks}]}}"));
         let slots = request.windows(KEY_BYTES).enumerate().filter(|(_, bytes)| *bytes == b"k000000000");
@@ -56,7 +56,7 @@ fn item(key: &str) -> String {
 pub async fn many_keys(target: &Target, options: &Options) {
     report::heading("many-keys", &format!("{} keys, {} connections", options.keys, options.connections));
     let keys = options.keys;
-    measure(target, options, |n| {
+    measure(target, options, "check", |n| {
         let mut draw = Draw::new(n as u64 + 1);
         Drawn::new(1, move |slots| slots[0] = draw.below(keys))
     })
@@ -65,14 +65,14 @@ pub async fn many_keys(target: &Target, options: &Options) {
 
 pub async fn one_key(target: &Target, options: &Options) {
     report::heading("one-key", &format!("{} connections", options.connections));
-    measure(target, options, |_| Drawn::new(1, |slots| slots[0] = 1)).await;
+    measure(target, options, "check", |_| Drawn::new(1, |slots| slots[0] = 1)).await;
 }
 
 pub async fn multi_check(target: &Target, options: &Options) {
     report::heading("multi-check", &format!("2 buckets on 2 shards, {} connections", options.connections));
     let shards: Vec<u16> = (0..options.keys).map(|number| target.shard_of(&key(number))).collect();
     let shards = std::rc::Rc::new(shards);
-    measure(target, options, |n| {
+    measure(target, options, "check", |n| {
         let shards = shards.clone();
         let mut draw = Draw::new(n as u64 + 1);
         Drawn::new(2, move |slots| {
@@ -91,7 +91,12 @@ pub async fn multi_check(target: &Target, options: &Options) {
     .await;
 }
 
-async fn measure<R: Requests>(target: &Target, options: &Options, requests: impl Fn(usize) -> R) {
+pub(crate) async fn measure<R: Requests>(
+    target: &Target,
+    options: &Options,
+    what: &str,
+    requests: impl Fn(usize) -> R,
+) {
     let load = Load::start(&target.addresses, options.connections, requests);
     load.during(tokio::time::sleep(WARM_UP)).await;
     let before = load.during(Usage::look(target)).await;
@@ -99,7 +104,7 @@ async fn measure<R: Requests>(target: &Target, options: &Options, requests: impl
     load.during(tokio::time::sleep(Duration::from_secs(options.seconds))).await;
     let after = load.during(Usage::look(target)).await;
     let measured = load.stop().await;
-    report::load(&measured, &before.until(&after));
+    report::load(what, &measured, &before.until(&after));
     report::resident(resident_mib(target));
 }
 

@@ -41,7 +41,7 @@ use crate::{
     log::Log,
     maintenance, membership,
     network::Network,
-    state::{State, StateMachine},
+    state::{OnMoved, State, StateMachine},
     types::{AppendResponse, Batch, ReplyPort, Types, Vote, member},
 };
 
@@ -169,6 +169,11 @@ impl Group {
             tasks: Mutex::default(),
         };
         Ok(Group { inner: Arc::new(inner) })
+    }
+
+    /// Whom to tell of what moves in the state of this member. Once, before the group runs.
+    pub fn set_on_moved(&self, on_moved: OnMoved) {
+        self.inner.state.set_on_moved(on_moved);
     }
 
     pub fn shard(&self) -> ShardId {

@@ -30,3 +30,4 @@ pub use error::{ConsensusError, ProposeError, ReadError};
 pub use frames::METHODS;
 pub use group::{Group, GroupStatus, StateHash};
 pub use leadership::Leadership;
+pub use state::{Moved, OnMoved};

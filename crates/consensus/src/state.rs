@@ -5,8 +5,10 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
+
+use bytes::Bytes;
 
 use futures::{Stream, StreamExt};
 use onceward_core::{
@@ -53,7 +55,20 @@ pub(crate) struct State {
     applied_index: watch::Sender<u64>,
     /// The last index in the newest snapshot.
     snapshot_index: watch::Sender<Option<u64>>,
+    on_moved: OnceLock<OnMoved>,
 }
+
+/// What others may have waited for, as this replica applies it.
+#[derive(Debug)]
+pub enum Moved {
+    /// The rows of idempotency records whose attempt ended.
+    Records(Vec<Bytes>),
+    /// A snapshot was installed: anything may have changed.
+    All,
+}
+
+/// Called behind each entry that moved something, in the order of the log; it must be short.
+pub type OnMoved = Box<dyn Fn(Moved) + Send + Sync>;
 
 struct Inner {
     rows: ShardState,
@@ -108,6 +123,7 @@ impl State {
             applied_term: watch::Sender::new(applied.log_id.map_or(0, |id| id.leader_id.term)),
             applied_index: watch::Sender::new(applied.log_id.map_or(0, |id| id.index)),
             snapshot_index: watch::Sender::new(None),
+            on_moved: OnceLock::new(),
             inner: Mutex::new(Inner { rows, machine: Machine::new(shard), applied, broken: false }),
             current: Mutex::new(None),
         };
@@ -149,6 +165,19 @@ impl State {
 
     pub(crate) fn snapshots(&self) -> Arc<SnapshotDir> {
         Arc::clone(&self.snapshots)
+    }
+
+    /// Set once, before the group runs.
+    pub(crate) fn set_on_moved(&self, on_moved: OnMoved) {
+        if self.on_moved.set(on_moved).is_err() {
+            unreachable!("a group is given one listener");
+        }
+    }
+
+    fn tell_moved(&self, moved: Moved) {
+        if let Some(on_moved) = self.on_moved.get() {
+            on_moved(moved);
+        }
     }
 
     pub(crate) fn dirty_rows(&self) -> usize {
@@ -194,11 +223,13 @@ impl State {
         };
         let mut guard = self.lock();
         let inner = &mut *guard;
+        let mut moved = Vec::new();
         let replies = match &batch {
             Some(batch) => {
                 inner.broken = true;
                 let replies = inner.machine.apply(&mut inner.rows, batch).map_err(|error| fatal(error.to_string()))?;
                 inner.broken = false;
+                moved = inner.machine.take_moved();
                 replies
             }
             None => Vec::new(),
@@ -209,6 +240,10 @@ impl State {
         }
         inner.rows.set_applied(inner.applied.encode());
         let full = inner.rows.dirty_rows() >= self.flush_rows || inner.rows.dirty_bytes() >= self.flush_bytes;
+        drop(guard);
+        if !moved.is_empty() {
+            self.tell_moved(Moved::Records(moved));
+        }
         Ok((replies, IsFull(full)))
     }
 
@@ -246,6 +281,7 @@ impl State {
         if let Some(log_id) = meta.last_log_id {
             self.note_applied(log_id);
         }
+        self.tell_moved(Moved::All);
         self.keep_snapshot(file)
     }
 

@@ -7,7 +7,7 @@ use crate::{
     codec::keys::{self, Kind},
     idempotency::Ledger,
     limits::{Chains, Turn},
-    rows::{ReadRows, Rows, RowsError, Table},
+    rows::{Rows, RowsError, Table},
     time::ShardTime,
 };
 
@@ -28,46 +28,29 @@ pub(crate) enum Verdict {
     Leave,
 }
 
-/// How far the expiry table was worked off. Nothing is filed at or before the clock, so that nothing can lie there any
-/// more; the store, which would have to read over all that it removed, starts behind it.
-#[derive(Debug, Default)]
-pub(crate) struct WorkedOff(Option<Bytes>);
-
-impl WorkedOff {
-    /// The first rows of the expiry table.
-    pub(crate) fn first(
-        &self,
-        rows: &(impl ReadRows + ?Sized),
-        limit: usize,
-    ) -> Result<Vec<(Bytes, Bytes)>, RowsError> {
-        rows.scan(Table::Expiry, &[], self.0.as_deref(), limit)
-    }
-}
-
 /// Works off what is due at `up_to`, at most `limit` rows; returns how many were looked at.
 pub(crate) fn expire(
     rows: &mut dyn Rows,
     chains: &mut Chains,
-    worked_off: &mut WorkedOff,
     moved: &mut Vec<Bytes>,
     now: ShardTime,
     up_to: ShardTime,
     limit: u32,
 ) -> Result<u32, RowsError> {
-    let up_to = up_to.min(now);
+    // What is filed at the end of time stays: nothing could be filed behind it.
+    let up_to = up_to.min(now).min(ShardTime(u64::MAX - 1));
     let limit = limit.min(ROWS_MAX);
     let (mut done, mut bytes_read) = (0, 0);
     while done < limit && bytes_read < BYTES_MAX {
         let wanted = (limit - done).min(CHUNK_ROWS) as usize;
-        let filed = worked_off.first(rows, wanted)?;
+        let filed = rows.scan(Table::Expiry, &[], None, wanted)?;
         let last_chunk = filed.len() < wanted;
         for (key, _) in filed {
             let (due, row) = keys::parse_due(&key).ok_or_else(|| corrupt(Table::Expiry, &key, "no due time"))?;
             if due > up_to || bytes_read >= BYTES_MAX {
                 return Ok(done);
             }
-            rows.delete(Table::Expiry, key.clone());
-            worked_off.0 = Some(key);
+            rows.delete(Table::Expiry, key);
             let verdict = if Kind::of(&row) == Some(Kind::Record) {
                 let (verdict, bytes) = Ledger::new(rows, now, moved).look_again(&row)?;
                 bytes_read += bytes;

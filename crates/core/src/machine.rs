@@ -9,7 +9,7 @@ use crate::{
     cluster::ShardId,
     codec::{self, keys},
     command::{Command, EntryBatch, Reply},
-    expire::{WorkedOff, expire},
+    expire::expire,
     idempotency::Ledger,
     limits::{Chains, Turn},
     rows::{ReadRows, Rows, RowsError, Table, read},
@@ -23,13 +23,12 @@ pub struct Machine {
     /// Of the state, once it was read.
     clock: Option<ShardTime>,
     chains: Chains,
-    worked_off: WorkedOff,
     moved: Vec<Bytes>,
 }
 
 impl Machine {
     pub fn new(shard: ShardId) -> Machine {
-        Machine { shard, clock: None, chains: Chains::default(), worked_off: WorkedOff::default(), moved: Vec::new() }
+        Machine { shard, clock: None, chains: Chains::default(), moved: Vec::new() }
     }
 
     /// Applies the commands of one entry in order, at its stamp; one reply each.
@@ -61,8 +60,7 @@ impl Machine {
             });
         }
         if let Command::Expire { up_to, limit } = command {
-            let (chains, worked_off, moved) = (&mut self.chains, &mut self.worked_off, &mut self.moved);
-            let removed = expire(rows, chains, worked_off, moved, now, *up_to, *limit)?;
+            let removed = expire(rows, &mut self.chains, &mut self.moved, now, *up_to, *limit)?;
             return Ok(Reply::Expire { removed });
         }
         let mut ledger = Ledger::new(rows, now, &mut self.moved);
@@ -102,7 +100,7 @@ impl Machine {
 
     /// When the first row is due.
     pub fn next_due(&self, rows: &dyn ReadRows) -> Result<Option<ShardTime>, RowsError> {
-        next_due(rows, &self.worked_off)
+        next_due(rows)
     }
 }
 
@@ -110,8 +108,7 @@ pub(crate) fn clock(rows: &(impl ReadRows + ?Sized)) -> Result<ShardTime, RowsEr
     Ok(read(rows, &keys::CLOCK)?.unwrap_or_default())
 }
 
-/// When the first row is due, behind what is known to be worked off.
-pub(crate) fn next_due(rows: &dyn ReadRows, worked_off: &WorkedOff) -> Result<Option<ShardTime>, RowsError> {
-    let first = worked_off.first(rows, 1)?;
+pub(crate) fn next_due(rows: &dyn ReadRows) -> Result<Option<ShardTime>, RowsError> {
+    let first = rows.scan(Table::Expiry, &[], None, 1)?;
     Ok(first.first().and_then(|(key, _)| keys::parse_due(key)).map(|(due, _)| due))
 }

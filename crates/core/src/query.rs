@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cluster::ShardId,
-    expire::WorkedOff,
     idempotency::{self, Account, Key, RecordPage, RecordState, RecordView, Replay},
     limits::{self, Policy, PolicyChange},
     rows::{ReadRows, RowsError},
@@ -33,6 +32,8 @@ pub enum Query {
     Record { account: Account, key: Key },
     /// Data shard: the outcome of a completed record that was begun with this fingerprint.
     Replay { account: Account, key: Key, fingerprint: String },
+    /// Data shard: whether the attempt with `token` no longer holds the key.
+    HasMovedOn { account: Account, key: Key, token: u64 },
     /// Data shard: records of an account behind the key `after`, at most `limit`, in one state or in all.
     Records { account: Account, state: Option<RecordState>, after: Option<Key>, limit: u32 },
 }
@@ -64,6 +65,7 @@ pub enum Answer {
     Misrouted,
     Record(Option<RecordView>),
     Replay(Option<Replay>),
+    HasMovedOn(bool),
     Records(RecordPage),
 }
 
@@ -71,8 +73,7 @@ pub enum Answer {
 pub fn answer(shard: ShardId, rows: &dyn ReadRows, query: &Query) -> Result<Answer, RowsError> {
     Ok(match (query, shard.is_system()) {
         (Query::Clock, _) => {
-            let next_due = crate::machine::next_due(rows, &WorkedOff::default())?;
-            Answer::Clock { clock: crate::machine::clock(rows)?, next_due }
+            Answer::Clock { clock: crate::machine::clock(rows)?, next_due: crate::machine::next_due(rows)? }
         }
         (Query::SyncedRevision, false) => Answer::SyncedRevision(limits::synced_revision(rows)?),
         (Query::Policy { name }, true) => Answer::Policy(system::policy(rows, name)?),
@@ -88,6 +89,9 @@ pub fn answer(shard: ShardId, rows: &dyn ReadRows, query: &Query) -> Result<Answ
         (Query::Record { account, key }, false) => Answer::Record(idempotency::read_record(rows, account, key)?),
         (Query::Replay { account, key, fingerprint }, false) => {
             Answer::Replay(idempotency::replay(rows, account, key, fingerprint)?)
+        }
+        (Query::HasMovedOn { account, key, token }, false) => {
+            Answer::HasMovedOn(idempotency::has_moved_on(rows, account, key, *token)?)
         }
         (Query::Records { account, state, after, limit }, false) => {
             Answer::Records(idempotency::list(rows, account, *state, after.as_ref(), *limit)?)

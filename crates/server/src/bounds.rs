@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use onceward_core::idempotency::bounds::{BODY_BYTES_MAX, HEADER_BYTES_MAX};
+
 /// The request target's bytes: a policy and a key of 512 bytes, each byte percent-encoded, fit with room to spare.
 pub const TARGET_BYTES_MAX: usize = 8 * 1024;
 
@@ -29,6 +31,18 @@ pub const HEADERS_HARD_MAX: usize = 512;
 
 /// The body of a call on limits: 16 checks whose keys are 512 bytes, each written as a six-byte escape, take 52 KiB.
 pub const LIMITS_BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// The body of a call that writes a policy; with `http.max_body_bytes`, the lesser of the two.
+pub const POLICY_BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The body of a `complete`: the largest response that is kept, written as badly as JSON can. Each byte of its text is a
+/// six-byte escape; each value of a header is one byte in a list, which takes three more for its quotes and comma. What
+/// is left is for the names of fields, the account and the key.
+pub const COMPLETE_BODY_BYTES_MAX: usize = 6 * BODY_BYTES_MAX + 9 * HEADER_BYTES_MAX + 16 * 1024;
+
+/// A body up to here isn't counted against `http.max_buffered_bytes`: what arrives together with its head is in memory
+/// anyway, bounded by the number of connections.
+pub const BODY_BYTES_UNCOUNTED: usize = 64 * 1024;
 
 /// Invalid fields that one answer lists; more say nothing new.
 pub const FIELD_ERRORS_MAX: usize = 16;

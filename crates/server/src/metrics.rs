@@ -70,7 +70,10 @@ pub struct Metrics {
     durations: Family<OperationLabels, Histogram>,
     checks: Family<OutcomeLabels, Counter>,
     degraded: Family<DegradedLabels, Counter>,
+    begins: Family<OutcomeLabels, Counter>,
+    completions: Family<OutcomeLabels, Counter>,
     pub refused_in_flight: Counter,
+    pub refused_bodies: Counter,
     pub refused_connections: Counter,
 }
 
@@ -93,11 +96,21 @@ impl Default for Metrics {
             "Items of checks that on_unavailable answered, by its answer",
             degraded.clone(),
         );
+        let begins = Family::<OutcomeLabels, Counter>::default();
+        registry.register("idempotency_begins", "Answers to begin, by outcome", begins.clone());
+        let completions = Family::<OutcomeLabels, Counter>::default();
+        registry.register("idempotency_completions", "Answers to complete, by outcome", completions.clone());
         let refused_in_flight = Counter::default();
         registry.register(
             "http_refused_in_flight",
             "Requests refused as too many were in flight",
             refused_in_flight.clone(),
+        );
+        let refused_bodies = Counter::default();
+        registry.register(
+            "http_refused_bodies",
+            "Requests refused as too many large bodies were in memory",
+            refused_bodies.clone(),
         );
         let refused_connections = Counter::default();
         registry.register(
@@ -105,7 +118,18 @@ impl Default for Metrics {
             "Connections refused as too many were open",
             refused_connections.clone(),
         );
-        Metrics { registry, requests, durations, checks, degraded, refused_in_flight, refused_connections }
+        Metrics {
+            registry,
+            requests,
+            durations,
+            checks,
+            degraded,
+            begins,
+            completions,
+            refused_in_flight,
+            refused_bodies,
+            refused_connections,
+        }
     }
 }
 
@@ -125,6 +149,16 @@ impl Metrics {
         for degraded in answer.degraded.iter().flatten() {
             self.degraded.get_or_create(&DegradedLabels { degraded: degraded_name(*degraded) }).inc();
         }
+    }
+
+    /// Counts an answer to `begin`.
+    pub fn begun(&self, outcome: &'static str) {
+        self.begins.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// Counts an answer to `complete`.
+    pub fn completed(&self, outcome: &'static str) {
+        self.completions.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
     /// Everything, as text.

@@ -6,12 +6,16 @@ use futures::future::BoxFuture;
 use onceward_consensus::Timing;
 use onceward_core::{
     cluster::{NodeId, ShardId},
+    idempotency::{
+        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, RecordPage, RecordState, RecordView,
+        Response,
+    },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     seams::Entropy,
     system::NodeReply,
 };
 use onceward_shard::{
-    CheckAnswer, CheckError, CheckRequest, ClusterStatus, Node, NodeConfig, NodeStats, OsEntropy, PeerConfig,
+    BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, Node, NodeConfig, NodeStats, OsEntropy, PeerConfig,
     PolicyWrite, Readiness, SystemClock, Tuning,
 };
 use onceward_storage::StoreOptions;
@@ -101,6 +105,55 @@ impl Service for Node {
 
     fn reset(&self, command: ResetCommand, deadline: Instant) -> Served<'_, ResetReply> {
         Box::pin(self.reset(command, deadline))
+    }
+
+    fn begin(&self, request: BeginRequest) -> Served<'_, BeginAnswer> {
+        Box::pin(self.begin(request))
+    }
+
+    fn complete(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        response: Response,
+        deadline: Instant,
+    ) -> Served<'_, CompleteReply> {
+        Box::pin(self.complete(account, key, token, response, deadline))
+    }
+
+    fn abandon(&self, account: Account, key: Key, token: u64, deadline: Instant) -> Served<'_, AbandonReply> {
+        Box::pin(self.abandon(account, key, token, deadline))
+    }
+
+    fn extend(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        lease_ms: u64,
+        deadline: Instant,
+    ) -> Served<'_, ExtendReply> {
+        Box::pin(self.extend(account, key, token, lease_ms, deadline))
+    }
+
+    fn record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, Option<RecordView>> {
+        Box::pin(self.record(account, key, deadline))
+    }
+
+    fn records(
+        &self,
+        account: Account,
+        state: Option<RecordState>,
+        after: Option<Key>,
+        limit: u32,
+        deadline: Instant,
+    ) -> Served<'_, RecordPage> {
+        Box::pin(self.records(account, state, after, limit, deadline))
+    }
+
+    fn delete_record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, DeleteRecordReply> {
+        Box::pin(self.delete_record(account, key, deadline))
     }
 
     fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite> {

@@ -2,7 +2,11 @@
 
 use onceward_shard::NodeStats;
 use prometheus_client::{
-    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    metrics::{
+        counter::ConstCounter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+    },
     registry::Registry,
 };
 
@@ -40,5 +44,11 @@ pub fn registry(stats: &NodeStats) -> Registry {
     for (name, help, value) in gauges {
         registry.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
     }
+    let live_bytes = Family::<[(&str, &str); 1], Gauge>::default();
+    for family in onceward_storage::Family::ALL {
+        let bytes = store.families[family.index()].live_bytes;
+        live_bytes.get_or_create(&[("family", family.name())]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+    registry.register("store_live_bytes", "Estimated bytes of the rows in table files", live_bytes);
     registry
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::Duration,
 };
 
@@ -92,7 +92,7 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
 /// Turns load balancers away, answers what is in flight, hands leaderships over.
 async fn end(app: &App, node: &Node, stop: CancellationToken, serving: JoinHandle<()>) {
     info!("stopping");
-    app.stopping.store(true, Ordering::Relaxed);
+    app.stopping.cancel();
     sleep(Duration::from_millis(u64::from(app.http.drain_ms))).await;
     stop.cancel();
     if let Err(error) = serving.await {

@@ -4,13 +4,18 @@
 use futures::future::BoxFuture;
 use onceward_core::{
     cluster::{NodeId, ShardId},
+    idempotency::{
+        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, RecordPage, RecordState, RecordView,
+        Response,
+    },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     system::NodeReply,
 };
 use tokio::time::Instant;
 
 use onceward_shard::{
-    CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, PolicyWrite, Readiness, ServiceError,
+    BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, PolicyWrite, Readiness,
+    ServiceError,
 };
 
 /// The result of a call that may have been refused, or lost.
@@ -20,6 +25,35 @@ pub trait Service: Send + Sync + 'static {
     fn check(&self, request: CheckRequest) -> BoxFuture<'_, Result<CheckAnswer, CheckError>>;
     fn refund(&self, command: RefundCommand, deadline: Instant) -> Served<'_, RefundReply>;
     fn reset(&self, command: ResetCommand, deadline: Instant) -> Served<'_, ResetReply>;
+    fn begin(&self, request: BeginRequest) -> Served<'_, BeginAnswer>;
+    fn complete(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        response: Response,
+        deadline: Instant,
+    ) -> Served<'_, CompleteReply>;
+    fn abandon(&self, account: Account, key: Key, token: u64, deadline: Instant) -> Served<'_, AbandonReply>;
+    fn extend(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        lease_ms: u64,
+        deadline: Instant,
+    ) -> Served<'_, ExtendReply>;
+    fn record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, Option<RecordView>>;
+    /// A page of records behind the key `after`.
+    fn records(
+        &self,
+        account: Account,
+        state: Option<RecordState>,
+        after: Option<Key>,
+        limit: u32,
+        deadline: Instant,
+    ) -> Served<'_, RecordPage>;
+    fn delete_record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, DeleteRecordReply>;
     fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite>;
     /// `None`: there is no such policy; otherwise the shards that don't know of the deletion yet.
     fn delete_policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Vec<ShardId>>>;

@@ -293,7 +293,7 @@ async fn health_follows_the_node() {
 #[tokio::test]
 async fn a_stopping_node_is_not_ready() {
     let api = api();
-    api.edge.app().stopping.store(true, std::sync::atomic::Ordering::Relaxed);
+    api.edge.app().stopping.cancel();
     let answer = api.call("GET", "/readyz", "").await;
     answer.assert_problem(503, "unavailable");
     assert!(answer.detail().contains("stopping"));

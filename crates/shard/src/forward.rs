@@ -1,6 +1,13 @@
 //! Commands for shards that another node leads: bundled per node on the way out, and taken apart on the way in.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -25,6 +32,8 @@ use crate::{
 
 /// Commands that may wait for one node; beyond it the caller is refused.
 const QUEUE_MAX: usize = 16_384;
+/// Their size at most, as in a shard's own queue: responses to be stored take up to a quarter of a megabyte each.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Commands of one frame: as many as an entry takes.
 const BUNDLE_COMMANDS_MAX: usize = onceward_core::command::BATCH_COMMANDS_MAX;
 /// Bytes of one frame, well below the frame limit of the transport.
@@ -37,7 +46,25 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 
 /// The outgoing side: a queue and a task for each other node.
 pub(crate) struct Forwarder {
-    queues: BTreeMap<NodeId, mpsc::Sender<(ShardId, Job)>>,
+    queues: BTreeMap<NodeId, Queue>,
+}
+
+struct Queue {
+    jobs: mpsc::Sender<(ShardId, Job)>,
+    /// Of the jobs in it.
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Queue {
+    fn push(&self, shard: ShardId, job: Job) -> Result<(), NotApplied> {
+        let size = job.size;
+        let before = self.bytes.fetch_add(size, Ordering::Relaxed);
+        if before + size <= QUEUE_BYTES_MAX && self.jobs.try_send((shard, job)).is_ok() {
+            return Ok(());
+        }
+        self.bytes.fetch_sub(size, Ordering::Relaxed);
+        Err(NotApplied::Overloaded)
+    }
 }
 
 impl Forwarder {
@@ -46,8 +73,9 @@ impl Forwarder {
         let queues = others
             .map(|node| {
                 let (queue, jobs) = mpsc::channel(QUEUE_MAX);
-                tokio::spawn(forward_to(node, jobs, surroundings.clone()));
-                (node, queue)
+                let bytes = Arc::<AtomicUsize>::default();
+                tokio::spawn(forward_to(node, jobs, bytes.clone(), surroundings.clone()));
+                (node, Queue { jobs: queue, bytes })
             })
             .collect();
         Forwarder { queues }
@@ -68,8 +96,8 @@ impl Forwarder {
         let ticket = Ticket::default();
         let size = command.size_estimate();
         let job = Job { command, size, deadline, ticket: ticket.clone(), reply };
-        if queue.try_send((shard, job)).is_err() {
-            return Outcome::NotApplied(NotApplied::Overloaded);
+        if let Err(why) = queue.push(shard, job) {
+            return Outcome::NotApplied(why);
         }
         match timeout_at(deadline, &mut answer).await {
             Ok(Ok(outcome)) => outcome,
@@ -80,9 +108,15 @@ impl Forwarder {
 }
 
 /// Drains the queue of one node: what waits together goes out together.
-async fn forward_to(node: NodeId, mut jobs: mpsc::Receiver<(ShardId, Job)>, surroundings: Arc<Surroundings>) {
+async fn forward_to(
+    node: NodeId,
+    mut jobs: mpsc::Receiver<(ShardId, Job)>,
+    bytes: Arc<AtomicUsize>,
+    surroundings: Arc<Surroundings>,
+) {
     let mut waiting = Vec::with_capacity(BUNDLE_COMMANDS_MAX);
     while jobs.recv_many(&mut waiting, BUNDLE_COMMANDS_MAX).await > 0 {
+        bytes.fetch_sub(waiting.iter().map(|(_, job)| job.size).sum(), Ordering::Relaxed);
         let mut rest = waiting.drain(..).peekable();
         while rest.peek().is_some() {
             let bundle = Bundle::fill(&mut rest);
@@ -188,6 +222,22 @@ mod tests {
         assert_eq!(refused(RefusalCode::Unavailable), Some(NotApplied::NotLeader { hint: None }));
         assert_eq!(not_carried_out(&CallError::TimedOut), None);
         assert_eq!(not_carried_out(&CallError::Lost(String::new())), None);
+    }
+
+    #[tokio::test]
+    async fn a_queue_takes_no_more_bytes_than_its_bound_and_forgets_what_it_refused() {
+        let (jobs, mut taken) = mpsc::channel(8);
+        let queue = Queue { jobs, bytes: Arc::default() };
+        let push = |size| {
+            let command = Command::Expire { up_to: onceward_core::time::ShardTime::ZERO, limit: 1 };
+            let (reply, _) = oneshot::channel();
+            queue.push(ShardId(1), Job { command, size, deadline: Instant::now(), ticket: Ticket::default(), reply })
+        };
+        assert_eq!(push(QUEUE_BYTES_MAX - 1), Ok(()));
+        assert_eq!(push(2), Err(NotApplied::Overloaded));
+        assert_eq!(push(1), Ok(()));
+        assert_eq!(queue.bytes.load(Ordering::Relaxed), QUEUE_BYTES_MAX);
+        assert_eq!([taken.try_recv().is_ok(), taken.try_recv().is_ok(), taken.try_recv().is_ok()], [true, true, false]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! - [`router`]: finds the leader, forwards in batches, retries what was definitely not applied
 //! - [`shard_actor`], [`supervisor`]: one actor a shard; batches commands into log entries, keeps the expiry timer
 //! - [`limits`]: checks over several shards, and what answers when a shard can't
+//! - [`idempotency`]: keys: what is a read and what an entry, resending; [`waiting`] for another attempt's outcome
 //! - [`policies`]: writes to the system shard, copies to the data shards
 //! - [`peer_port`]: who may connect, and where calls of other nodes go
 //! - [`founding`], [`replacing`], [`identity`]: how a node gets in, once, and back in after losing its disk
@@ -19,6 +20,7 @@ mod forward;
 mod founding;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod idempotency;
 mod identity;
 mod limits;
 mod node;
@@ -33,10 +35,12 @@ mod sources;
 mod stats;
 mod status;
 mod supervisor;
+mod waiting;
 mod wire;
 
 pub use config::{NodeConfig, PeerConfig, Tuning};
 pub use founding::{FoundError, found};
+pub use idempotency::{BeginAnswer, BeginRequest};
 pub use limits::{CheckAnswer, CheckError, CheckRequest, Degraded};
 pub use node::{Node, StartError};
 pub use outcome::ServiceError;

@@ -15,6 +15,10 @@ use onceward_consensus::{ConsensusError, Group, GroupConfig};
 use onceward_core::{
     cluster::{Generation, Manifest, MemberId, NodeEntry, NodeId, ShardId},
     command::{Command, Reply},
+    idempotency::{
+        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, RecordPage, RecordState, RecordView,
+        Response,
+    },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     seams::{Clock, Entropy},
     system::NodeReply,
@@ -33,6 +37,7 @@ use crate::{
     config::{NodeConfig, Tuning},
     fallback::LocalBuckets,
     founding,
+    idempotency::{BeginAnswer, BeginRequest, Idempotency},
     identity::{Identity, IdentityError, Standing},
     limits::{CheckAnswer, CheckError, CheckRequest, Limits},
     outcome::ServiceError,
@@ -113,6 +118,7 @@ pub(crate) struct Serving {
     pub surroundings: Arc<Surroundings>,
     pub router: Arc<Router>,
     limits: Arc<Limits>,
+    idempotency: Idempotency,
     supervisor: (ActorRef<supervisor::Message>, Mutex<Option<JoinHandle<()>>>),
     recovery: Recovery,
 }
@@ -213,6 +219,74 @@ impl Node {
         policies::get(&self.serving()?.router, name, deadline).await
     }
 
+    /// Gets a key for an attempt, or says who has it or what came of it.
+    pub async fn begin(&self, request: BeginRequest) -> Result<BeginAnswer, ServiceError> {
+        self.serving()?.idempotency.begin(request).await
+    }
+
+    /// Stores the outcome of a key's work.
+    pub async fn complete(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        response: Response,
+        deadline: Instant,
+    ) -> Result<CompleteReply, ServiceError> {
+        self.serving()?.idempotency.complete(account, key, token, response, deadline).await
+    }
+
+    pub async fn abandon(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        deadline: Instant,
+    ) -> Result<AbandonReply, ServiceError> {
+        self.serving()?.idempotency.abandon(account, key, token, deadline).await
+    }
+
+    pub async fn extend(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        lease_ms: u64,
+        deadline: Instant,
+    ) -> Result<ExtendReply, ServiceError> {
+        self.serving()?.idempotency.extend(account, key, token, lease_ms, deadline).await
+    }
+
+    pub async fn record(
+        &self,
+        account: Account,
+        key: Key,
+        deadline: Instant,
+    ) -> Result<Option<RecordView>, ServiceError> {
+        self.serving()?.idempotency.record(account, key, deadline).await
+    }
+
+    /// A page of an account's records, behind the key `after`.
+    pub async fn records(
+        &self,
+        account: Account,
+        state: Option<RecordState>,
+        after: Option<Key>,
+        limit: u32,
+        deadline: Instant,
+    ) -> Result<RecordPage, ServiceError> {
+        self.serving()?.idempotency.records(account, state, after, limit, deadline).await
+    }
+
+    pub async fn delete_record(
+        &self,
+        account: Account,
+        key: Key,
+        deadline: Instant,
+    ) -> Result<DeleteRecordReply, ServiceError> {
+        self.serving()?.idempotency.delete(account, key, deadline).await
+    }
+
     /// All policies, by name.
     pub async fn policies(&self, deadline: Instant) -> Result<Vec<Policy>, ServiceError> {
         policies::list(&self.serving()?.router, deadline).await
@@ -282,8 +356,8 @@ impl Node {
     }
 }
 
-fn unexpected(reply: &Reply) -> ServiceError {
-    error!(?reply, "a command was answered by another command's reply");
+pub(crate) fn unexpected(reply: &impl std::fmt::Debug) -> ServiceError {
+    error!(?reply, "a command or query was answered by another's reply");
     ServiceError::Unknown
 }
 
@@ -416,7 +490,15 @@ impl Serving {
             shared.spawn(policies.follow(system.clone()));
         }
         shared.spawn(policies::reconcile(router.clone(), surroundings.clone()));
-        Ok(Serving { surroundings, router, limits, supervisor: (supervisor, Mutex::new(Some(join))), recovery })
+        let idempotency = Idempotency::new(router.clone(), surroundings.clone());
+        Ok(Serving {
+            surroundings,
+            router,
+            limits,
+            idempotency,
+            supervisor: (supervisor, Mutex::new(Some(join))),
+            recovery,
+        })
     }
 
     /// Lets the groups run; those that begin here are initialised.
@@ -437,7 +519,9 @@ impl Serving {
     }
 
     async fn stop(&self) {
-        let led = self.router.local_shards().filter(|shard| shard.leads().is_ok());
+        // A single node has nobody to hand anything over to.
+        let led =
+            self.router.local_shards().filter(|shard| shard.leads().is_ok() && shard.group.status().voters.len() > 1);
         join_all(led.map(|shard| async move {
             match timeout(HANDOVER_TIMEOUT, shard.group.handover()).await {
                 Ok(Ok(())) => {}

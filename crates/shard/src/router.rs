@@ -126,6 +126,28 @@ impl Router {
         }
     }
 
+    /// As [`Router::submit`], for a command that lands once however often it is sent: what may have been handed over and
+    /// was not answered is sent again, while there is time.
+    pub(crate) async fn submit_until_known(
+        &self,
+        shard: ShardId,
+        command: Command,
+        deadline: Instant,
+    ) -> Outcome<Reply> {
+        let mut unknown = false;
+        loop {
+            match self.submit(shard, command.clone(), deadline).await {
+                Outcome::Unknown if Instant::now() + RETRY_PAUSE_MIN < deadline => {
+                    unknown = true;
+                    sleep(RETRY_PAUSE_MIN).await;
+                }
+                // It says nothing of what was handed over before.
+                Outcome::NotApplied(_) if unknown => return Outcome::Unknown,
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Answers a query from the leader's applied state, behind ReadIndex. Reads are repeated at will.
     pub(crate) async fn query(&self, shard: ShardId, query: Query, deadline: Instant) -> Outcome<Answer> {
         let mut tries = Tries::new(deadline);

@@ -24,6 +24,7 @@ use crate::{
     node::Surroundings,
     outcome::{NotApplied, Outcome, Ticket},
     pending::{Job, Pending},
+    waiting::Waiting,
 };
 
 /// Entries in flight while full batches wait; otherwise one, so that what queues up behind it is the next batch.
@@ -44,6 +45,7 @@ const EXPIRE_ROWS_MAX: u32 = 1024;
 pub(crate) struct Shard {
     pub id: ShardId,
     pub group: Group,
+    pub waiting: Arc<Waiting>,
     leadership: watch::Receiver<Leadership>,
     pending: Pending,
     actor: ArcSwapOption<ActorRef<Message>>,
@@ -72,9 +74,13 @@ pub(crate) enum Message {
 impl Shard {
     pub(crate) fn new(id: ShardId, group: Group, surroundings: Arc<Surroundings>) -> Arc<Shard> {
         let leadership = group.leadership();
+        let waiting = Arc::<Waiting>::default();
+        let wake = waiting.clone();
+        group.set_on_moved(Box::new(move |moved| wake.wake(&moved)));
         Arc::new(Shard {
             id,
             group,
+            waiting,
             leadership,
             pending: Pending::default(),
             actor: ArcSwapOption::empty(),

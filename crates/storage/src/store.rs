@@ -42,7 +42,7 @@ impl Family {
         }
     }
 
-    pub(crate) const fn index(self) -> usize {
+    pub const fn index(self) -> usize {
         self as usize
     }
 }

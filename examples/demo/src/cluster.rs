@@ -56,6 +56,11 @@ impl Cluster {
         self.nodes.iter().map(|(id, url)| format!("node {id} {url}")).collect::<Vec<_>>().join(", ")
     }
 
+    /// The URLs of all nodes, dead or alive.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(|(_, url)| url.clone()).collect()
+    }
+
     /// A node's URL, another one for each turn, never that of a node we killed.
     pub fn url(&self, turn: usize) -> &str {
         let alive: Vec<&String> =
@@ -93,6 +98,10 @@ impl Cluster {
 
     pub fn shard_of(&self, policy: &str, key: &str) -> u16 {
         self.placement.bucket_shard(policy, key).0
+    }
+
+    pub fn shard_of_account(&self, account: &str) -> u16 {
+        self.placement.account_shard(account).0
     }
 
     /// The node that leads a shard.

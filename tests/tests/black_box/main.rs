@@ -6,10 +6,12 @@
 mod bad_input;
 mod clocks;
 mod failure_modes;
+mod idempotency;
 mod limits;
 mod membership;
 mod multi_checks;
 mod outages;
+mod payments;
 mod policies;
 mod snapshots;
 

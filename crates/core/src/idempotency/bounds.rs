@@ -28,7 +28,8 @@ pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 pub const BODY_BYTES_MAX: usize = 256 << 10;
 /// Names of headers in a stored response.
 pub const HEADERS_MAX: usize = 32;
-/// Names and values of its headers together.
+/// Names and values of its headers together. An empty value counts as one byte, so that this bounds the values' number,
+/// too: each takes room in the entry and in the row.
 pub const HEADER_BYTES_MAX: usize = 8 << 10;
 pub const STATUS_MIN: u16 = 100;
 pub const STATUS_MAX: u16 = 599;

@@ -8,12 +8,12 @@ use super::bounds::{ACCOUNT_BYTES_MAX, KEY_BYTES_MAX};
 
 /// On whose behalf a call is made. Accounts never see each other's records.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String")]
 pub struct Account(String);
 
 /// What the caller named its request. The bare form; [`Key::parse`] also takes the quoted one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String")]
 pub struct Key(String);
 
 /// Completes "the account …" or "the key …".
@@ -70,6 +70,26 @@ impl Key {
     /// A key read from a row.
     pub(super) fn stored(bare: &str) -> Key {
         Key(bare.to_owned())
+    }
+}
+
+/// What another node sends was checked there, and is checked again: a row's key tells an account's length in one byte.
+impl TryFrom<String> for Account {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Account, NameError> {
+        check(&text, ACCOUNT_BYTES_MAX)?;
+        Ok(Account(text))
+    }
+}
+
+/// From the bare form.
+impl TryFrom<String> for Key {
+    type Error = NameError;
+
+    fn try_from(bare: String) -> Result<Key, NameError> {
+        check(&bare, KEY_BYTES_MAX)?;
+        Ok(Key(bare))
     }
 }
 

@@ -5,11 +5,12 @@ use bytes::Bytes;
 
 use super::{
     Account, Key,
+    bounds::TOKEN_MAX,
     record::{Record, Standing, State},
 };
 use crate::{
     codec::{self, keys},
-    expire::Verdict,
+    expire::{Verdict, corrupt},
     rows::{Rows, RowsError, Table, read},
     time::ShardTime,
 };
@@ -52,7 +53,9 @@ impl<'a> Ledger<'a> {
 
     /// A token greater than all that this shard gave out before.
     pub(super) fn next_token(&mut self) -> Result<u64, RowsError> {
-        let token = read::<u64>(self.rows, &keys::TOKENS)?.unwrap_or_default() + 1;
+        let newest = read::<u64>(self.rows, &keys::TOKENS)?.unwrap_or_default();
+        let next = newest.checked_add(1).filter(|&token| token <= TOKEN_MAX);
+        let token = next.ok_or_else(|| corrupt(Table::State, &keys::TOKENS, "no greater token is left"))?;
         self.rows.put(Table::State, keys::TOKENS.clone(), codec::encode(&token));
         Ok(token)
     }
@@ -66,7 +69,9 @@ impl<'a> Ledger<'a> {
             self.file(&found.row, due);
         }
         self.note_indeterminate(&found, record);
-        if found.stored.as_ref().is_some_and(|stored| stored.attempt().is_some()) {
+        // Extended, the attempt goes on.
+        let goes_on = |stored: &Record| stored.token == record.token && matches!(record.state, State::InProgress(_));
+        if found.stored.as_ref().is_some_and(|stored| stored.attempt().is_some() && !goes_on(stored)) {
             self.moved.push(found.row.clone());
         }
         self.rows.put(Table::State, found.row, codec::encode(record));
@@ -77,7 +82,9 @@ impl<'a> Ledger<'a> {
         if matches!(found.stored, Some(Record { state: State::Indeterminate(_), .. })) {
             self.rows.delete(Table::State, keys::indeterminate(&found.row));
         }
-        self.moved.push(found.row.clone());
+        if found.stored.is_some_and(|stored| stored.attempt().is_some()) {
+            self.moved.push(found.row.clone());
+        }
         self.rows.delete(Table::State, found.row);
     }
 
@@ -91,7 +98,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Rows are filed strictly behind the clock: `Expire` never looks back.
+    /// Strictly behind the clock: an `Expire` would find it again and again.
     fn file(&mut self, row: &Bytes, due: ShardTime) {
         self.rows.put(Table::Expiry, keys::due(due.max(self.now.plus_us(1)), row), Bytes::new());
     }
@@ -107,8 +114,10 @@ impl<'a> Ledger<'a> {
         let found = Found { row: row.clone(), stored: Some(stored), now: self.now };
         let record = found.stored.as_ref().expect("just put there");
         let verdict = match (record.standing(self.now), &record.state) {
-            (Standing::Gone, _) => {
-                self.moved.push(row.clone());
+            (Standing::Gone, state) => {
+                if !matches!(state, State::Completed(_)) {
+                    self.moved.push(row.clone());
+                }
                 Verdict::Remove
             }
             (Standing::Indeterminate, State::InProgress(attempt)) => {

@@ -150,7 +150,7 @@ impl Response {
         hash.finalize().into()
     }
 
-    /// Bytes that it takes, but for tags and lengths.
+    /// Bytes that it takes at the most, but for tags and lengths.
     pub(crate) fn bytes(&self) -> usize {
         header_bytes(&self.headers) + self.body.bytes().len()
     }
@@ -161,8 +161,10 @@ impl Response {
     }
 }
 
+/// As [`HEADER_BYTES_MAX`] counts them.
 fn header_bytes(headers: &[(String, HeaderValues)]) -> usize {
-    headers.iter().map(|(name, values)| name.len() + values.all().iter().map(String::len).sum::<usize>()).sum()
+    let value_bytes = |values: &HeaderValues| values.all().iter().map(|value| value.len().max(1)).sum::<usize>();
+    headers.iter().map(|(name, values)| name.len() + value_bytes(values)).sum()
 }
 
 #[cfg(test)]

@@ -162,10 +162,8 @@ impl<'a> Turn<'a> {
 
     /// Writes a row; one that is new is filed as due at `due`. A row written again stays filed where it is: when that
     /// comes up, `Expire` looks at the row and files it anew.
-    /// Rows are filed strictly behind the clock: `Expire` never looks back.
     pub(super) fn put_expiring<T: Serialize>(&mut self, found: Found<T>, due: ShardTime) {
         if !found.exists {
-            let due = due.max(self.now.plus_us(1));
             self.rows.put(Table::Expiry, keys::due(due, &found.row), Bytes::new());
         }
         self.rows.put(Table::State, found.row, codec::encode(&found.value));

@@ -2,11 +2,14 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+pub mod idempotency;
+
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use bytes::Bytes;
 use onceward_core::{
     cluster::ShardId,
+    codec::keys,
     command::{Command, EntryBatch, Reply},
     limits::*,
     machine::Machine,
@@ -97,20 +100,33 @@ impl Shard {
     }
 
     pub fn apply(&mut self, command: Command) -> Reply {
-        let batch = EntryBatch { stamp: ShardTime(self.now), commands: vec![command] };
-        let mut replies = self.machine.apply(&mut self.rows, &batch).expect("memory rows are sound");
-        assert_eq!(replies.len(), 1);
-        self.assert_rows_are_filed();
-        replies.remove(0)
+        self.apply_all(vec![command]).remove(0)
     }
 
-    /// Every row that can expire is filed exactly once, and nothing else is.
+    /// Several commands in one entry.
+    pub fn apply_all(&mut self, commands: Vec<Command>) -> Vec<Reply> {
+        let batch = EntryBatch { stamp: ShardTime(self.now), commands };
+        let replies = self.machine.apply(&mut self.rows, &batch).expect("memory rows are sound");
+        assert_eq!(replies.len(), batch.commands.len());
+        self.assert_rows_are_filed();
+        replies
+    }
+
+    /// Every row of the limits that can expire is filed exactly once. Idempotency records are filed at least once, those
+    /// that are indeterminate excepted; what is filed for one that is gone goes when it comes up. Nothing else is filed.
     fn assert_rows_are_filed(&self) {
+        const RECORD: u8 = 12;
         let mut filed: Vec<&[u8]> = self.rows.expiry.keys().map(|key| &key[8..]).collect();
         filed.sort_unstable();
-        let expiring: Vec<&[u8]> =
-            self.rows.state.keys().map(AsRef::as_ref).filter(|key: &&[u8]| (4..=6).contains(&key[0])).collect();
-        assert_eq!(filed, expiring);
+        let of_kinds = |kinds: RangeInclusive<u8>| {
+            self.rows.state.keys().map(AsRef::as_ref).filter(move |key: &&[u8]| kinds.contains(&key[0]))
+        };
+        for record in of_kinds(RECORD..=RECORD) {
+            let is_noted = self.rows.state.contains_key(&keys::indeterminate(record));
+            assert!(is_noted || filed.contains(&record), "{record:?} never comes up");
+        }
+        filed.retain(|row| row[0] != RECORD);
+        assert_eq!(filed, of_kinds(4..=6).collect::<Vec<_>>());
     }
 
     pub fn copy(&mut self, name: &str, policy: Option<Policy>) {

@@ -2,6 +2,7 @@
 //! refuses what it cannot read with a problem.
 
 use std::{
+    convert::Infallible,
     net::IpAddr,
     pin::pin,
     sync::{Arc, OnceLock},
@@ -16,14 +17,20 @@ use axum::{
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use http_body_util::BodyExt;
+use onceward_core::idempotency::Account;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout},
+};
 
 use super::{
     App, Operation,
     problem::{Code, Problem},
 };
-use crate::bounds::{BODY_DISCARD_BYTES_MAX, BODY_DISCARD_TIMEOUT, BODY_READ_TIMEOUT, DEADLINE_MS_MAX};
+use crate::bounds::{
+    BODY_BYTES_UNCOUNTED, BODY_DISCARD_BYTES_MAX, BODY_DISCARD_TIMEOUT, BODY_READ_TIMEOUT, DEADLINE_MS_MAX,
+};
 
 /// What is known of a request before it is routed; lies in its extensions.
 #[derive(Debug)]
@@ -31,6 +38,38 @@ pub struct Context {
     pub client: IpAddr,
     /// What it was routed to, once it was.
     pub operation: OnceLock<Operation>,
+    /// The one account that its token is for, where there is one; set before its handler runs.
+    pub bound_to: OnceLock<Account>,
+}
+
+/// Whose data a caller may see and touch.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    bound_to: Option<Account>,
+}
+
+impl Caller {
+    pub fn new(bound_to: Option<Account>) -> Caller {
+        Caller { bound_to }
+    }
+
+    /// Whether it may name this account. To be asked before anything else is looked at.
+    pub fn check_account(&self, name: &str) -> Result<(), Problem> {
+        match &self.bound_to {
+            Some(account) if account.as_str() != name => {
+                Err(Problem::new(Code::Forbidden, "this token is for another account"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Caller, Infallible> {
+        Ok(Caller::new(context(&parts.extensions).bound_to.get().cloned()))
+    }
 }
 
 /// Until when a caller waits.
@@ -64,17 +103,17 @@ fn patience(headers: &HeaderMap) -> Result<Duration, Problem> {
     }
 }
 
-/// A JSON body, not yet parsed.
+/// A JSON body, not yet parsed. A large one is counted in the node's budget of them for as long as its bytes live.
 pub struct JsonBody(pub Bytes);
 
 impl FromRequest<App> for JsonBody {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _app: &App) -> Result<JsonBody, Problem> {
+    async fn from_request(request: Request, app: &App) -> Result<JsonBody, Problem> {
         require_json(request.headers())?;
         let max =
             context(request.extensions()).operation.get().expect("set when the request was routed").body_bytes_max;
-        read(request.into_body(), max).await.map(JsonBody)
+        read(request.into_body(), max, app).await.map(JsonBody)
     }
 }
 
@@ -101,8 +140,8 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Reads a body of at most `max` bytes.
-async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
-    let mut reading = pin!(read_untimed(body, max));
+async fn read(body: Body, max: usize, app: &App) -> Result<Bytes, Problem> {
+    let mut reading = pin!(read_untimed(body, max, app));
     // A small body arrives together with its head: no timer is made for it.
     if let Some(read) = reading.as_mut().now_or_never() {
         return read;
@@ -113,16 +152,24 @@ async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
     })
 }
 
-async fn read_untimed(mut body: Body, max: usize) -> Result<Bytes, Problem> {
+async fn read_untimed(mut body: Body, max: usize, app: &App) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
+    let mut counted = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::invalid("the body broke off before its end"))?;
         // Trailers are read over.
         let Ok(data) = frame.into_data() else { continue };
-        if first.len() + rest.len() + data.len() > max {
+        let bytes = first.len() + rest.len() + data.len();
+        if bytes > max {
             discard(body).await;
             return Err(Problem::new(Code::TooLarge, format!("the body is over {max} bytes; nothing was done")));
+        }
+        if !count(&app.buffered, &mut counted, bytes) {
+            app.metrics.refused_bodies.inc();
+            drop((first, rest, counted));
+            discard(body).await;
+            return Err(Problem::unavailable("not applied: too many large bodies are in flight on this node"));
         }
         if first.is_empty() && rest.is_empty() {
             first = data;
@@ -134,7 +181,38 @@ async fn read_untimed(mut body: Body, max: usize) -> Result<Bytes, Problem> {
             rest.extend_from_slice(&data);
         }
     }
-    Ok(if rest.is_empty() { first } else { rest.freeze() })
+    let bytes = if rest.is_empty() { first } else { rest.freeze() };
+    Ok(match counted {
+        Some(permit) => Bytes::from_owner(Counted { bytes, _permit: permit }),
+        None => bytes,
+    })
+}
+
+/// Bytes that count in the budget of large bodies.
+struct Counted {
+    bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Counts a body that has grown to `bytes`. False: there is no room for it.
+fn count(budget: &Arc<Semaphore>, counted: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
+    if bytes <= BODY_BYTES_UNCOUNTED {
+        return true;
+    }
+    let more = bytes - counted.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+    let more = u32::try_from(more).expect("settings bound bodies to a few megabytes");
+    let Ok(permit) = budget.clone().try_acquire_many_owned(more) else { return false };
+    match counted {
+        Some(counted) => counted.merge(permit),
+        None => *counted = Some(permit),
+    }
+    true
 }
 
 /// Reads on over the limit and forgets it, within bounds: a connection closed while the client still sends would be

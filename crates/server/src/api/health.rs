@@ -58,7 +58,7 @@ pub struct NotReadyBody<'a> {
 )]
 pub async fn readyz(State(app): State<App>) -> Response {
     let readiness = app.service.readiness();
-    let stopping = app.stopping.load(Ordering::Relaxed);
+    let stopping = app.stopping.is_cancelled();
     if readiness.ready && !stopping {
         return Json(ReadyBody { ready: true, detail: readiness.detail }).into_response();
     }

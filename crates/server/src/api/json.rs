@@ -5,7 +5,7 @@
 //! member is read as a [`Field`], which keeps a wrong value as a description, an object as an [`Object`], which keeps
 //! the names it should not have, and both are judged afterwards. Only malformed JSON ends the reading, with its position.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, marker::PhantomData, ops::RangeInclusive};
 
 use onceward_core::limits::{FieldError, bounds::QUOTED_CHARS_MAX};
 use serde::{
@@ -250,6 +250,8 @@ fn text(body: &[u8]) -> Result<&str, Problem> {
 #[derive(Debug, Default)]
 pub struct Judge {
     errors: Vec<FieldError>,
+    /// What is well-formed, but more than is taken.
+    too_large: Vec<FieldError>,
 }
 
 impl Judge {
@@ -258,6 +260,13 @@ impl Judge {
         // A large body can be wrong in thousands of places, of which no more are told anyway.
         if self.errors.len() < FIELD_ERRORS_MAX {
             self.errors.push(FieldError { field: path.into(), message: message.into() });
+        }
+    }
+
+    /// Notes a field that is well-formed, but more than is taken. If nothing is wrong but that, it is `too_large`.
+    pub fn refuse_size(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        if self.too_large.len() < FIELD_ERRORS_MAX {
+            self.too_large.push(FieldError { field: path.into(), message: message.into() });
         }
     }
 
@@ -302,11 +311,47 @@ impl Judge {
         }
     }
 
+    /// A string of 1 to `bytes_max` bytes; `allowed` says so.
+    pub fn text(
+        &mut self,
+        field: Field<String>,
+        path: impl Fn() -> String,
+        bytes_max: usize,
+        allowed: &str,
+    ) -> Option<String> {
+        let text = self.required(field, &path, allowed)?;
+        let fits = (1..=bytes_max).contains(&text.len());
+        if !fits {
+            self.refuse(path(), format!("must be {allowed}, not {}", text.len()));
+        }
+        fits.then_some(text)
+    }
+
+    /// A whole number within `range`; `allowed` says so.
+    pub fn number(
+        &mut self,
+        field: Field<u64>,
+        path: impl Fn() -> String,
+        range: RangeInclusive<u64>,
+        allowed: &str,
+    ) -> Option<u64> {
+        let number = self.required(field, &path, allowed)?;
+        let fits = range.contains(&number);
+        if !fits {
+            self.refuse(path(), format!("must be {allowed}, not {number}"));
+        }
+        fits.then_some(number)
+    }
+
     /// What was read, when nothing was wrong. It is `None` only where a refused field left it incomplete.
-    pub fn verdict<T>(self, read: Option<T>) -> Result<T, Problem> {
+    pub fn verdict<T>(mut self, read: Option<T>) -> Result<T, Problem> {
         match read {
-            Some(read) if self.errors.is_empty() => Ok(read),
-            _ => Err(Problem::invalid_fields(self.errors)),
+            Some(read) if self.errors.is_empty() && self.too_large.is_empty() => Ok(read),
+            _ if self.errors.is_empty() && !self.too_large.is_empty() => Err(Problem::too_large_fields(self.too_large)),
+            _ => {
+                self.errors.append(&mut self.too_large);
+                Err(Problem::invalid_fields(self.errors))
+            }
         }
     }
 }

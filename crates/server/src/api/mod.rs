@@ -6,16 +6,14 @@
 pub mod call;
 pub mod cluster;
 pub mod health;
+pub mod idempotency;
 pub mod json;
 pub mod limits;
 pub mod openapi;
 pub mod policies;
 pub mod problem;
 
-use std::{
-    ops::Deref,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{ops::Deref, sync::Arc};
 
 use axum::{
     Router,
@@ -27,9 +25,12 @@ use axum::{
     routing::{MethodFilter, on},
 };
 
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
 use crate::{
     auth::{Doorkeeper, Right},
-    bounds::LIMITS_BODY_BYTES_MAX,
+    bounds::{COMPLETE_BODY_BYTES_MAX, LIMITS_BODY_BYTES_MAX, POLICY_BODY_BYTES_MAX},
     metrics::Metrics,
     service::Service,
     settings::{HttpSettings, Settings},
@@ -45,8 +46,10 @@ pub struct Shared {
     pub doorkeeper: Doorkeeper,
     pub metrics: Metrics,
     pub http: HttpSettings,
-    /// The node is on its way out: `/readyz` says so.
-    pub stopping: AtomicBool,
+    /// How many bytes of large bodies there is still room for.
+    pub buffered: Arc<Semaphore>,
+    /// The node is on its way out: `/readyz` says so, and nobody waits for the outcome of a key any more.
+    pub stopping: CancellationToken,
 }
 
 impl App {
@@ -56,7 +59,8 @@ impl App {
             doorkeeper: Doorkeeper::new(&settings.auth),
             metrics: Metrics::default(),
             http: settings.http.clone(),
-            stopping: AtomicBool::new(false),
+            buffered: Arc::new(Semaphore::new(settings.http.max_buffered_bytes as usize)),
+            stopping: CancellationToken::new(),
         }))
     }
 }
@@ -89,7 +93,8 @@ pub struct Operations {
 impl Operations {
     pub fn new(app: App) -> Operations {
         let small = LIMITS_BODY_BYTES_MAX.min(app.http.max_body_bytes as usize);
-        let large = app.http.max_body_bytes as usize;
+        let policy = POLICY_BODY_BYTES_MAX.min(app.http.max_body_bytes as usize);
+        let complete = COMPLETE_BODY_BYTES_MAX.min(app.http.max_body_bytes as usize);
         Operations { app, router: Router::new(), list: Vec::new() }
             .add("GET", "/livez", Right::Open, 0, health::livez)
             .add("GET", "/readyz", Right::Open, 0, health::readyz)
@@ -99,11 +104,18 @@ impl Operations {
             .add("POST", "/v1/cluster/nodes/{id}/replace", Right::Administer, 0, cluster::replace_node)
             .add("GET", "/v1/policies", Right::ReadPolicies, 0, policies::list_policies)
             .add("GET", "/v1/policies/{policy}", Right::ReadPolicies, 0, policies::get_policy)
-            .add("PUT", "/v1/policies/{policy}", Right::Administer, large, policies::put_policy)
+            .add("PUT", "/v1/policies/{policy}", Right::Administer, policy, policies::put_policy)
             .add("DELETE", "/v1/policies/{policy}", Right::Administer, 0, policies::delete_policy)
             .add("POST", "/v1/limits/check", Right::Use, small, limits::check::check)
             .add("POST", "/v1/limits/refund", Right::Use, small, limits::refund::refund)
             .add("DELETE", "/v1/limits/{policy}/{key}", Right::Use, 0, limits::reset::reset)
+            .add("POST", "/v1/idempotency/begin", Right::Use, small, idempotency::begin::begin)
+            .add("POST", "/v1/idempotency/complete", Right::Use, complete, idempotency::complete::complete)
+            .add("POST", "/v1/idempotency/abandon", Right::Use, small, idempotency::abandon::abandon)
+            .add("POST", "/v1/idempotency/extend", Right::Use, small, idempotency::extend::extend)
+            .add("GET", "/v1/idempotency/{account}", Right::Use, 0, idempotency::list::list_keys)
+            .add("GET", "/v1/idempotency/{account}/{key}", Right::Use, 0, idempotency::read::read_key)
+            .add("DELETE", "/v1/idempotency/{account}/{key}", Right::Administer, 0, idempotency::delete::delete_key)
     }
 
     fn add<H, T>(
@@ -143,7 +155,12 @@ async fn gate(State(gate): State<Gate>, request: Request, next: Next) -> Respons
     let context = call::context(request.extensions());
     context.operation.set(gate.operation).expect("a request is routed once");
     match gate.app.doorkeeper.admit(request.headers(), context.client, gate.operation.right) {
-        Ok(()) => next.run(request).await,
+        Ok(bound_to) => {
+            if let Some(account) = bound_to {
+                context.bound_to.set(account).expect("a request is routed once");
+            }
+            next.run(request).await
+        }
         Err(problem) => problem.into_response(),
     }
 }

@@ -12,7 +12,7 @@ use utoipa::{
     },
 };
 
-use super::{cluster, health, limits, policies, problem::ProblemMembers};
+use super::{cluster, health, idempotency, limits, policies, problem::ProblemMembers};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -31,6 +31,13 @@ use super::{cluster, health, limits, policies, problem::ProblemMembers};
         limits::check::check,
         limits::refund::refund,
         limits::reset::reset,
+        idempotency::begin::begin,
+        idempotency::complete::complete,
+        idempotency::abandon::abandon,
+        idempotency::extend::extend,
+        idempotency::list::list_keys,
+        idempotency::read::read_key,
+        idempotency::delete::delete_key,
     ),
     modifiers(&BearerToken, &InCommon, &RateLimitHeaders),
     security(("token" = []))

@@ -26,6 +26,10 @@ pub enum Code {
     NotFound,
     MethodNotAllowed,
     Conflict,
+    InProgress,
+    Fenced,
+    AlreadyCompleted,
+    Indeterminate,
     TooLarge,
     FingerprintMismatch,
     RateLimited,
@@ -43,6 +47,10 @@ impl Code {
             Code::NotFound => "not_found",
             Code::MethodNotAllowed => "method_not_allowed",
             Code::Conflict => "conflict",
+            Code::InProgress => "in_progress",
+            Code::Fenced => "fenced",
+            Code::AlreadyCompleted => "already_completed",
+            Code::Indeterminate => "indeterminate",
             Code::TooLarge => "too_large",
             Code::FingerprintMismatch => "fingerprint_mismatch",
             Code::RateLimited => "rate_limited",
@@ -58,7 +66,9 @@ impl Code {
             Code::Forbidden => StatusCode::FORBIDDEN,
             Code::NotFound => StatusCode::NOT_FOUND,
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Code::Conflict => StatusCode::CONFLICT,
+            Code::Conflict | Code::InProgress | Code::Fenced | Code::AlreadyCompleted | Code::Indeterminate => {
+                StatusCode::CONFLICT
+            }
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::FingerprintMismatch => StatusCode::UNPROCESSABLE_ENTITY,
             Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -90,8 +100,14 @@ impl Problem {
     /// One invalid field or more; the detail names them all.
     pub fn invalid_fields(mut errors: Vec<FieldError>) -> Problem {
         errors.truncate(bounds::FIELD_ERRORS_MAX);
-        let sentences: Vec<String> = errors.iter().map(|error| format!("{} {}", error.field, error.message)).collect();
-        Problem { errors, ..Problem::invalid(sentences.join("; ")) }
+        let detail = sentences(&errors);
+        Problem { errors, ..Problem::invalid(detail) }
+    }
+
+    /// Fields that are more than is taken.
+    pub fn too_large_fields(errors: Vec<FieldError>) -> Problem {
+        let detail = format!("{}; nothing was done, and a key that is held stays held", sentences(&errors));
+        Problem { errors, ..Problem::new(Code::TooLarge, detail) }
     }
 
     pub fn not_found(detail: impl Into<String>) -> Problem {
@@ -138,6 +154,11 @@ impl Problem {
         }
         response
     }
+}
+
+fn sentences(errors: &[FieldError]) -> String {
+    let sentences: Vec<String> = errors.iter().map(|error| format!("{} {}", error.field, error.message)).collect();
+    sentences.join("; ")
 }
 
 /// `Retry-After` in whole seconds, rounded up, at least 1.

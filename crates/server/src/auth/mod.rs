@@ -9,6 +9,7 @@ use std::{net::IpAddr, time::Instant};
 
 use arc_swap::ArcSwapOption;
 use axum::http::{HeaderMap, header};
+use onceward_core::idempotency::Account;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 use tracing::{Span, warn};
@@ -26,11 +27,11 @@ pub enum Right {
     Open,
     /// Reading metrics.
     Metrics,
-    /// Deciding by limits, and reading what belongs to nobody in particular.
+    /// Deciding by limits and idempotency keys, and reading what belongs to nobody in particular.
     Use,
     /// Reading policies.
     ReadPolicies,
-    /// Changing what all callers share: policies, nodes.
+    /// Changing what all callers share: policies, nodes. And deciding for them what became of a key.
     Administer,
 }
 
@@ -43,7 +44,7 @@ struct Token {
     digest: Digest,
     role: Role,
     /// The token is for this account alone.
-    account: Option<String>,
+    account: Option<Account>,
 }
 
 impl Token {
@@ -86,19 +87,21 @@ impl Doorkeeper {
                 token.secret.as_ref().expect("checked settings have a secret for each token").reveal().as_bytes(),
             ),
             role: token.role.expect("checked settings have a role for each token"),
-            account: token.account.clone(),
+            account: token.account.as_deref().map(|name| {
+                Account::parse(name).expect("checked settings have valid accounts")
+            }),
         });
         self.tokens.store(Some(tokens.collect::<Vec<Token>>().into()));
         true
     }
 
-    /// Whether a request may do what needs `right`. Log lines about it name the token from then on.
-    pub fn admit(&self, headers: &HeaderMap, client: IpAddr, right: Right) -> Result<(), Problem> {
+    /// Whether a request may do what needs `right`, and the one account for which alone, if there is one. Log lines about it name the token from then on.
+    pub fn admit(&self, headers: &HeaderMap, client: IpAddr, right: Right) -> Result<Option<Account>, Problem> {
         if right == Right::Open {
-            return Ok(());
+            return Ok(None);
         }
         let tokens = self.tokens.load();
-        let Some(tokens) = tokens.as_deref() else { return Ok(()) };
+        let Some(tokens) = tokens.as_deref() else { return Ok(None) };
         let Some(presented) = bearer(headers) else {
             return Err(Problem::new(Code::Unauthorized, "this needs a token: Authorization: Bearer TOKEN"));
         };
@@ -124,7 +127,7 @@ impl Doorkeeper {
         self.attempts.succeeded(client, presented);
         Span::current().record("token", &token.name);
         if token.may(right) {
-            Ok(())
+            Ok(token.account.clone())
         } else {
             Err(Problem::new(Code::Forbidden, "this token lacks the right to do this"))
         }
@@ -187,7 +190,7 @@ mod tests {
         headers
     }
 
-    fn code(result: Result<(), Problem>) -> Option<Code> {
+    fn code<T>(result: Result<T, Problem>) -> Option<Code> {
         result.err().map(|problem| problem.code)
     }
 
@@ -234,13 +237,13 @@ mod tests {
     #[test]
     fn without_tokens_everything_is_allowed_and_a_reload_changes_that() {
         let doorkeeper = Doorkeeper::new(&AuthSettings::default());
-        assert_eq!(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Administer), Ok(()));
+        assert_eq!(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Administer), Ok(None));
         assert!(doorkeeper.reload(&AuthSettings { tokens: vec![token("admin", Role::Admin, None)] }));
         assert_eq!(code(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Administer)), Some(Code::Unauthorized));
         // But it never changes it back.
         assert!(!doorkeeper.reload(&AuthSettings::default()));
         assert_eq!(code(doorkeeper.admit(&HeaderMap::new(), CLIENT, Right::Administer)), Some(Code::Unauthorized));
-        assert_eq!(doorkeeper.admit(&with("bearer secret-of-admin"), CLIENT, Right::Administer), Ok(()));
+        assert_eq!(doorkeeper.admit(&with("bearer secret-of-admin"), CLIENT, Right::Administer), Ok(None));
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Edge {
         // At the level of errors, so that every line about the request has its id.
         let span = error_span!("request", request_id = request_id.to_str().unwrap_or_default(), token = Empty);
         debug!(parent: &span, method = %request.method(), path = request.uri().path(), "came in");
-        let context = Arc::new(Context { client, operation: OnceLock::new() });
+        let context = Arc::new(Context { client, operation: OnceLock::new(), bound_to: OnceLock::new() });
 
         let mut response = self.route(request, &context).instrument(span.clone()).await;
 

@@ -22,35 +22,15 @@ fn policy(judge: &mut Judge, field: Field<String>, path: impl Fn() -> String) ->
 
 fn key(judge: &mut Judge, field: Field<String>, path: impl Fn() -> String) -> Option<String> {
     const _: () = assert!(KEY_BYTES_MAX == 512);
-    text(judge, field, path, KEY_BYTES_MAX, "a string of 1 to 512 bytes")
+    judge.text(field, path, KEY_BYTES_MAX, "a string of 1 to 512 bytes")
 }
 
 fn request_id(judge: &mut Judge, field: Field<String>) -> Option<String> {
     const _: () = assert!(REQUEST_ID_BYTES_MAX == 64);
-    text(judge, field, || "request_id".to_owned(), REQUEST_ID_BYTES_MAX, "a string of 1 to 64 bytes")
-}
-
-fn text(
-    judge: &mut Judge,
-    field: Field<String>,
-    path: impl Fn() -> String,
-    bytes_max: usize,
-    allowed: &str,
-) -> Option<String> {
-    let text = judge.required(field, &path, allowed)?;
-    let fits = (1..=bytes_max).contains(&text.len());
-    if !fits {
-        judge.refuse(path(), format!("must be {allowed}, not {}", text.len()));
-    }
-    fits.then_some(text)
+    judge.text(field, || "request_id".to_owned(), REQUEST_ID_BYTES_MAX, "a string of 1 to 64 bytes")
 }
 
 /// Tokens, at least `min`; `allowed` says so.
 fn cost(judge: &mut Judge, field: Field<u64>, path: impl Fn() -> String, min: u64, allowed: &str) -> Option<u64> {
-    let cost = judge.required(field, &path, allowed)?;
-    let fits = (min..=BURST_MAX).contains(&cost);
-    if !fits {
-        judge.refuse(path(), format!("must be {allowed}, not {cost}"));
-    }
-    fits.then_some(cost)
+    judge.number(field, path, min..=BURST_MAX, allowed)
 }
