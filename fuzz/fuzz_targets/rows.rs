@@ -11,6 +11,7 @@ use onceward_core::{
     cluster::{Manifest, NodeId, ShardId},
     codec::{self, keys},
     command::{EntryBatch, Reply},
+    idempotency::{self, Account, Key, RecordState},
     limits::{Bucket, Fill, HoldId, Policy, PolicyChain, PolicyName, PolicySpec},
     machine::Machine,
     query::{Answer, Query, answer},
@@ -50,6 +51,7 @@ fn values(bytes: &[u8]) {
     assert_survives::<Reply>(bytes);
     assert_survives::<Query>(bytes);
     assert_survives::<Answer>(bytes);
+    idempotency::fuzzing::record(bytes);
     onceward_shard::fuzzing::identity(bytes);
     onceward_consensus::fuzzing::applied_position(bytes);
 }
@@ -110,6 +112,11 @@ fn apply(shard: ShardId, input: &[u8]) {
         keys::revision(7),
         keys::MANIFEST.clone(),
         keys::node(NodeId(2)),
+        keys::record("acme", "k"),
+        keys::record("acme", "8e03978e-40d5"),
+        keys::TOKENS.clone(),
+        keys::indeterminate(&keys::record("acme", "k")),
+        keys::indeterminate(&keys::record("acme", "8e03978e-40d5")),
     ];
     let (mut running, mut restarted) = (empty_state(shard), empty_state(shard));
     let mut machine = Machine::new(shard);
@@ -143,7 +150,9 @@ fn apply(shard: ShardId, input: &[u8]) {
     }
 }
 
-fn queries() -> [Query; 6] {
+fn queries() -> [Query; 11] {
+    let (account, key) = (Account::parse("acme").expect("an account"), Key::parse("k").expect("a key"));
+    let list = |state| Query::Records { account: account.clone(), state, after: None, limit: 9 };
     [
         Query::Policy { name: "api".to_owned() },
         Query::Policies { after: None, limit: 1 },
@@ -151,6 +160,11 @@ fn queries() -> [Query; 6] {
         Query::SyncedRevision,
         Query::Nodes,
         Query::Clock,
+        list(None),
+        list(Some(RecordState::Indeterminate)),
+        Query::Record { account: account.clone(), key: key.clone() },
+        Query::Replay { account: account.clone(), key: key.clone(), fingerprint: "f".to_owned() },
+        Query::HasMovedOn { account, key, token: 1 },
     ]
 }
 

@@ -37,8 +37,7 @@ pub(crate) fn expire(
     up_to: ShardTime,
     limit: u32,
 ) -> Result<u32, RowsError> {
-    // What is filed at the end of time stays: nothing could be filed behind it.
-    let up_to = up_to.min(now).min(ShardTime(u64::MAX - 1));
+    let up_to = up_to.min(now);
     let limit = limit.min(ROWS_MAX);
     let (mut done, mut bytes_read) = (0, 0);
     while done < limit && bytes_read < BYTES_MAX {

@@ -10,11 +10,16 @@ mod kit;
 use std::{fmt::Debug, fmt::Write, fs, path::PathBuf};
 
 use bytes::Bytes;
-use kit::{Shard, denying, items_of, sliding_window, token_bucket};
+use kit::{
+    Shard, denying,
+    idempotency::{LEASE_US, TTL_US, account, given, key},
+    items_of, sliding_window, token_bucket,
+};
 use onceward_core::{
     cluster::*,
     codec::{self, keys},
     command::*,
+    idempotency::*,
     limits::*,
     query::{Answer, Query},
     system::*,
@@ -159,6 +164,73 @@ fn replies() -> Vec<Reply> {
     replies
 }
 
+fn one_header(name: &str, value: &str) -> (String, HeaderValues) {
+    (name.to_owned(), HeaderValues::One(value.to_owned()))
+}
+
+fn text_response() -> Response {
+    let cookies = HeaderValues::Many(vec!["a=1".into(), "b=ü".into()]);
+    let headers = vec![one_header("content-type", "text/plain"), ("Set-Cookie".to_owned(), cookies)];
+    Response { status: 201, headers, body: Body::Text("{\"id\": \"ü\"}".into()) }
+}
+
+fn binary_response() -> Response {
+    Response { status: 502, headers: vec![], body: Body::Binary(Bytes::from_static(b"\xff\0\xfe")) }
+}
+
+fn idempotency_commands() -> Vec<Command> {
+    let (account, key) = (account("acme"), key("8e03978e-40d5"));
+    let begin = BeginCommand {
+        account: account.clone(),
+        key: key.clone(),
+        fingerprint: "sha-256:9f86d081".into(),
+        ttl_us: TTL_US,
+        lease_us: LEASE_US,
+        on_lease_expiry: OnLeaseExpiry::Takeover,
+        attempt: given("attempt-1"),
+        wall_ms: 1_700_000_000_000,
+    };
+    let (on_lease_expiry, attempt) = (OnLeaseExpiry::Hold, AttemptId::Drawn(1 << 100));
+    let held = BeginCommand { on_lease_expiry, attempt, ..begin.clone() };
+    let complete = |response| {
+        let (account, key, token, wall_ms) = (account.clone(), key.clone(), 4_711, 1_700_000_000_001);
+        Command::Complete(CompleteCommand { account, key, token, response, wall_ms })
+    };
+    let (lease_us, wall_ms) = (LEASE_US, 1_700_000_000_001);
+    vec![
+        Command::Begin(begin),
+        Command::Begin(held),
+        complete(text_response()),
+        complete(binary_response()),
+        Command::Abandon(AbandonCommand { account: account.clone(), key: key.clone(), token: 4_711 }),
+        Command::Extend(ExtendCommand { account: account.clone(), key: key.clone(), token: 4_711, lease_us, wall_ms }),
+        Command::DeleteRecord(DeleteRecordCommand { account, key }),
+    ]
+}
+
+fn idempotency_replies() -> Vec<Reply> {
+    let lease = Lease { expires_wall_ms: 1_700_000_030_000, remaining_us: LEASE_US };
+    let (completed_wall_ms, expires_wall_ms) = (1_700_000_000_001, 1_700_086_400_001);
+    vec![
+        Reply::Begin(BeginReply::Started { token: 4_711, lease }),
+        Reply::Begin(BeginReply::InProgress { token: 4_711, lease_remaining_us: LEASE_US }),
+        Reply::Begin(BeginReply::Completed),
+        Reply::Begin(BeginReply::Indeterminate),
+        Reply::Begin(BeginReply::FingerprintMismatch),
+        Reply::Complete(CompleteReply::Completed { completed_wall_ms, expires_wall_ms }),
+        Reply::Complete(CompleteReply::Fenced),
+        Reply::Complete(CompleteReply::AlreadyCompleted),
+        Reply::Abandon(AbandonReply::Abandoned),
+        Reply::Abandon(AbandonReply::Fenced),
+        Reply::Abandon(AbandonReply::AlreadyCompleted),
+        Reply::Extend(ExtendReply::Extended(lease)),
+        Reply::Extend(ExtendReply::Fenced),
+        Reply::Extend(ExtendReply::AlreadyCompleted),
+        Reply::DeleteRecord(DeleteRecordReply::Deleted),
+        Reply::DeleteRecord(DeleteRecordReply::NotFound),
+    ]
+}
+
 #[test]
 fn entries_and_their_replies() {
     let batch = EntryBatch { stamp: ShardTime(1 << 40), commands: commands() };
@@ -166,6 +238,11 @@ fn entries_and_their_replies() {
     let numbered = |what: &str, n: usize, bytes| (format!("{what}-{n:02}"), bytes);
     lines.extend(batch.commands.iter().enumerate().map(|(n, command)| numbered("Command", n, bytes_of(command))));
     lines.extend(replies().iter().enumerate().map(|(n, reply)| numbered("Reply", n, bytes_of(reply))));
+    // What came later stands behind, so that no line moves.
+    let (commands, replies) = (idempotency_commands(), idempotency_replies());
+    let (first_command, first_reply) = (batch.commands.len(), self::replies().len());
+    lines.extend(commands.iter().zip(first_command..).map(|(command, n)| numbered("Command", n, bytes_of(command))));
+    lines.extend(replies.iter().zip(first_reply..).map(|(reply, n)| numbered("Reply", n, bytes_of(reply))));
     assert_golden("log.hex", &lines);
 }
 
@@ -192,6 +269,46 @@ fn queries_and_their_answers() {
     let mut lines = Vec::new();
     lines.extend(queries.iter().enumerate().map(|(n, query)| (format!("Query-{n}"), bytes_of(query))));
     lines.extend(answers.iter().enumerate().map(|(n, answer)| (format!("Answer-{n}"), bytes_of(answer))));
+
+    let (account, key) = (account("acme"), key("8e03978e-40d5"));
+    let after = Some(key.clone());
+    let later = [
+        Query::Record { account: account.clone(), key: key.clone() },
+        Query::Replay { account: account.clone(), key: key.clone(), fingerprint: "sha-256:9f86d081".into() },
+        Query::HasMovedOn { account: account.clone(), key: key.clone(), token: 4_711 },
+        Query::Records { account: account.clone(), state: None, after: None, limit: 50 },
+        Query::Records { account, state: Some(RecordState::Indeterminate), after, limit: 250 },
+    ];
+    let summary = |state, at: Option<u64>| RecordSummary {
+        key: key.clone(),
+        state,
+        created_wall_ms: 1_700_000_000_000,
+        lease_expires_wall_ms: at.is_none().then_some(1_700_000_030_000),
+        completed_wall_ms: at,
+        expires_wall_ms: at.map(|at| at + 86_400_000),
+    };
+    let view = |state, response: Option<Response>| {
+        let RecordSummary { created_wall_ms, lease_expires_wall_ms, completed_wall_ms, expires_wall_ms, .. } =
+            summary(state, response.is_some().then_some(1_700_000_000_001));
+        RecordView { state, created_wall_ms, lease_expires_wall_ms, completed_wall_ms, expires_wall_ms, response }
+    };
+    let replay = Replay { response: binary_response(), completed_wall_ms: 1_700_000_000_001 };
+    let records =
+        vec![summary(RecordState::InProgress, None), summary(RecordState::Completed, Some(1_700_000_000_001))];
+    let later_answers = [
+        Answer::Record(None),
+        Answer::Record(Some(view(RecordState::InProgress, None))),
+        Answer::Record(Some(view(RecordState::Indeterminate, None))),
+        Answer::Record(Some(view(RecordState::Completed, Some(text_response())))),
+        Answer::Replay(None),
+        Answer::Replay(Some(replay)),
+        Answer::HasMovedOn(true),
+        Answer::Records(RecordPage { records, next: Some(key.clone()) }),
+        Answer::Records(RecordPage { records: vec![], next: None }),
+    ];
+    let (first_query, first_answer) = (queries.len(), answers.len());
+    lines.extend(later.iter().zip(first_query..).map(|(query, n)| (format!("Query-{n}"), bytes_of(query))));
+    lines.extend(later_answers.iter().zip(first_answer..).map(|(answer, n)| (format!("Answer-{n}"), bytes_of(answer))));
     assert_golden("queries.hex", &lines);
 }
 
@@ -210,6 +327,10 @@ fn keys_of_all_tables() {
         ("manifest", keys::MANIFEST.clone()),
         ("node", keys::node(NodeId(2))),
         ("due", keys::due(ShardTime(1 << 40), &keys::hold(HoldId(5)))),
+        ("record", keys::record("acme", "8e03978e-40d5")),
+        ("records_of", keys::records_of("acme")),
+        ("tokens", keys::TOKENS.clone()),
+        ("indeterminate", keys::indeterminate(&keys::record("acme", "8e03978e-40d5"))),
     ];
     assert_golden("keys.hex", &lines.map(|(name, key)| (name.to_owned(), key)));
 }
@@ -243,6 +364,26 @@ fn rows_of_a_data_shard() {
     shard.now += 300_000_000;
     shard.checks(&[("window", "counts", 7)]);
     assert_rows("data_shard_rows.hex", &shard);
+}
+
+#[test]
+fn rows_of_idempotency_keys() {
+    let mut shard = Shard::data();
+    let of = |begin: BeginCommand, name: &str| BeginCommand { key: key(name), ..begin };
+    let drawn = |begin: BeginCommand| BeginCommand { attempt: AttemptId::Drawn(1 << 100), ..begin };
+    shard.start(of(shard.holding("lapses"), "indeterminate"));
+    shard.start(of(drawn(shard.beginning("")), "lapsed"));
+    shard.now += LEASE_US;
+    shard.expire();
+    shard.start(of(shard.holding("attempt-1"), "held"));
+    shard.start(of(drawn(shard.beginning("")), "in-progress"));
+    shard.start(BeginCommand { account: account("ü"), ..shard.beginning("attempt-1") });
+    for (name, response) in [("text", text_response()), ("binary", binary_response())] {
+        let token = shard.start(of(shard.beginning("attempt-1"), name));
+        let (account, key, wall_ms) = (account("acme"), key(name), shard.wall_ms());
+        shard.apply(Command::Complete(CompleteCommand { account, key, token, response, wall_ms }));
+    }
+    assert_rows("idempotency_rows.hex", &shard);
 }
 
 #[test]

@@ -1,10 +1,15 @@
-//! Faults seen in systems that do this job, each as a test of its own. The law behind most of them, G1 on every
-//! interval, is the property test in `model.rs`.
+//! Faults seen in systems that do this job, each as a test of its own. The laws behind most of them are property tests:
+//! G1 on every interval in `model`, G2 in `idempotency_model`.
 
 mod kit;
 
-use kit::{Shard, sliding_window, token_bucket};
-use onceward_core::limits::*;
+use bytes::Bytes;
+use kit::{Shard, idempotency::*, sliding_window, token_bucket};
+use onceward_core::{
+    command::*,
+    idempotency::*,
+    limits::{bounds, *},
+};
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -192,4 +197,133 @@ fn there_are_only_units_of_fixed_length() {
         assert!(text.parse::<Rate>().is_err(), "{text}");
     }
     assert_eq!("1/30d".parse::<Rate>().expect("a rate").window_us(), 30 * 86_400 * SECOND_US);
+}
+
+#[test]
+fn a_slow_handler_does_not_overwrite_the_newer_result_of_the_one_that_took_over() {
+    let mut shard = Shard::data();
+    let slow = shard.start(shard.beginning("slow"));
+    shard.now += LEASE_US;
+    let newer = shard.start(shard.beginning("newer"));
+    assert!(newer > slow);
+    for completed in [false, true] {
+        if completed {
+            assert_eq!(shard.complete(newer, response("newer")), shard.completed_now());
+        }
+        let rows = shard.rows.clone();
+        assert_eq!(shard.complete(slow, response("slow")), CompleteReply::Fenced);
+        assert_eq!(shard.abandon(slow), AbandonReply::Fenced);
+        assert_eq!(shard.extend(slow, LEASE_US), ExtendReply::Fenced);
+        assert_eq!(shard.rows, rows);
+    }
+    assert_eq!(shard.replay("f").expect("a replay").response, response("newer"));
+}
+
+#[test]
+fn abandon_does_not_delete_a_completed_key() {
+    let mut shard = Shard::data();
+    let token = shard.start(shard.beginning("1"));
+    shard.complete(token, response("ok"));
+    let rows = shard.rows.clone();
+    assert_eq!(shard.abandon(token), AbandonReply::AlreadyCompleted);
+    assert_eq!(shard.rows, rows);
+    assert_eq!(shard.begin(shard.beginning("2")), BeginReply::Completed);
+}
+
+#[test]
+fn an_orphaned_lease_does_not_block_a_key_for_as_long_as_a_record_is_kept() {
+    let mut shard = Shard::data();
+    let ttl_us = 3 * 86_400 * SECOND_US;
+    let lasting = |shard: &Shard, attempt: &str| BeginCommand { ttl_us, ..shard.beginning(attempt) };
+    let orphan = shard.start(lasting(&shard, "1"));
+    shard.now += LEASE_US - 1;
+    assert!(matches!(shard.begin(lasting(&shard, "2")), BeginReply::InProgress { lease_remaining_us: 1, .. }));
+    shard.now += 1;
+    let token = shard.start(lasting(&shard, "2"));
+    assert!(token > orphan);
+    shard.complete(token, response("ok"));
+    shard.now += ttl_us - 1;
+    shard.expire();
+    assert!(shard.replay("f").is_some(), "and the record outlives the lease");
+
+    // Or, by choice, it waits for a person.
+    let mut shard = Shard::data();
+    shard.start(shard.holding("1"));
+    shard.now += 30 * ttl_us;
+    shard.expire();
+    assert_eq!(shard.begin(shard.beginning("2")), BeginReply::Indeterminate);
+    assert_eq!(shard.delete(), DeleteRecordReply::Deleted);
+    shard.start(shard.beginning("2"));
+}
+
+#[test]
+fn of_a_thousand_concurrent_first_requests_one_executes() {
+    let mut shard = Shard::data();
+    let begins: Vec<Command> = (0..1_000).map(|n| Command::Begin(shard.beginning(&n.to_string()))).collect();
+    let mut replies = Vec::new();
+    // Some share an entry, some don't.
+    for entry in begins.chunks(300) {
+        replies.extend(shard.apply_all(entry.to_vec()));
+        shard.now += 1;
+    }
+    let started = replies.iter().filter(|reply| matches!(reply, Reply::Begin(BeginReply::Started { .. })));
+    assert_eq!(started.count(), 1);
+    let in_progress = replies.iter().filter(|reply| matches!(reply, Reply::Begin(BeginReply::InProgress { .. })));
+    assert_eq!(in_progress.count(), 999);
+}
+
+#[test]
+fn the_same_key_with_another_body_is_refused_in_every_state() {
+    let mut shard = Shard::data();
+    let other = |shard: &Shard| BeginCommand { fingerprint: "another body".into(), ..shard.beginning("1") };
+    let token = shard.start(shard.beginning("1"));
+    assert_eq!(shard.begin(other(&shard)), BeginReply::FingerprintMismatch, "in progress");
+    shard.now += LEASE_US;
+    assert_eq!(shard.begin(other(&shard)), BeginReply::FingerprintMismatch, "its lease is over");
+    shard.complete(token, response("ok"));
+    assert_eq!(shard.begin(other(&shard)), BeginReply::FingerprintMismatch, "completed");
+    assert_eq!(shard.replay("another body"), None);
+
+    let mut shard = Shard::data();
+    shard.start(shard.holding("1"));
+    shard.now += LEASE_US;
+    assert_eq!(shard.begin(other(&shard)), BeginReply::FingerprintMismatch, "to hold, its lease is over");
+    shard.expire();
+    assert_eq!(shard.begin(other(&shard)), BeginReply::FingerprintMismatch, "indeterminate");
+}
+
+#[test]
+fn a_stored_response_keeps_its_status_its_headers_and_every_byte_of_its_body() {
+    let one = |name: &str, value: &str| (name.to_owned(), HeaderValues::One(value.to_owned()));
+    let many = |name: &str, values: &[&str]| {
+        (name.to_owned(), HeaderValues::Many(values.iter().map(|value| (*value).to_owned()).collect()))
+    };
+    let headers = vec![
+        one("X-Mixed-Case", " spaced\t"),
+        many("Set-Cookie", &["b=2", "a=1", "b=2", ""]),
+        many("single", &["one"]),
+        many("none", &[]),
+        one("empty", ""),
+        one("accents", "ü, \u{2028}"),
+    ];
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let bodies = [
+        Body::Text("{\"id\": 1}\r\n\0".to_owned()),
+        Body::Text(String::new()),
+        Body::Binary(Bytes::new()),
+        Body::Binary(Bytes::from(every_byte)),
+        Body::Binary(Bytes::from_static(b"valid UTF-8, and yet binary")),
+    ];
+    for status in [100, 201, 204, 304, 409, 503, 599] {
+        for body in &bodies {
+            let mut shard = Shard::data();
+            let token = shard.start(shard.beginning("1"));
+            let response = Response { status, headers: headers.clone(), body: body.clone() };
+            shard.complete(token, response.clone());
+            shard.now += SECOND_US;
+            let shard = shard.reopened();
+            assert_eq!(shard.replay("f").expect("a replay").response, response);
+            assert_eq!(shard.record().expect("a record").response, Some(response));
+        }
+    }
 }

@@ -14,7 +14,7 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// What a caller who names no deadline waits at the most, and what `Onceward-Timeout-Ms` may lower.
 pub const DEADLINE_MS_MAX: u64 = 2_000;
 
-/// A body that takes longer is a stalled client; the largest body arrives in this time at 100 kB/s.
+/// A body that takes longer is a stalled client; the largest body that is taken by default arrives in this time at 210 kB/s.
 pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is read and dropped of a body over its limit, so that the client, still sending, gets to see the 413.
@@ -55,7 +55,8 @@ pub const AUTH_FAILURE_EARNED_EVERY: Duration = Duration::from_secs(1);
 /// Addresses whose failures are remembered, and right tokens by address (about 100 bytes each).
 pub const AUTH_ADDRESSES_MAX: usize = 10_000;
 
-/// After the last connection should have been answered: two default deadlines.
+/// After the last connection should have been answered: two default deadlines. Whoever waits for the outcome of a key is
+/// answered as soon as the node is told to stop.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Clients turned away come back after this: overload has eased, or a shard has elected a leader.

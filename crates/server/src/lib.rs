@@ -1,7 +1,7 @@
 //! The server: the HTTP API, the settings, the metrics and the command line around a node.
 //!
-//! In go requests and signals; out come answers and, at the end, an exit code. Limits are decided in `core` and
-//! replicated by `shard`; this crate checks, translates and bounds.
+//! In go requests and signals; out come answers and, at the end, an exit code. Limits and keys are decided in `core`
+//! and replicated by `shard`; this crate checks, translates and bounds.
 //!
 //! - [`cli`], [`process`], [`logging`]: the binary `onceward`
 //! - [`settings`]: file, environment and flags, checked

@@ -15,8 +15,8 @@ use onceward_core::{
     system::NodeReply,
 };
 use onceward_shard::{
-    BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, Node, NodeConfig, NodeStats, OsEntropy, PeerConfig,
-    PolicyWrite, Readiness, SystemClock, Tuning,
+    BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, Node, NodeConfig, NodeStats,
+    OsEntropy, PeerConfig, PolicyWrite, Readiness, SystemClock, Tuning,
 };
 use onceward_storage::StoreOptions;
 use onceward_transport::{Security, Tls};

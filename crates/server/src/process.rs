@@ -1,10 +1,6 @@
 //! The process: composes node and API, and ends in order on SIGTERM and SIGINT, at once on what is fatal.
 
-use std::{
-    io,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use onceward_shard::Node;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -316,10 +316,20 @@ async fn huge_heads_are_refused() {
     api.send(request).await.assert_problem(431, "invalid_request");
 }
 
+/// Bodies about idempotency keys.
+const KEYS: [&str; 3] = [
+    r#"{"account": "a", "key": "\"k\"", "fingerprint": "f", "ttl_ms": 1000, "lease_ms": 100, "on_lease_expiry": "hold",
+        "attempt_id": "i"}"#,
+    r#"{"account": "a", "key": "k", "token": 1, "response": {"status": 200, "headers": {"a": "b", "c": ["d", ""]},
+        "body": "AP8=", "body_encoding": "base64"}}"#,
+    r#"{"account": "a", "key": "k", "token": 1, "lease_ms": 100}"#,
+];
+
 /// Text near enough to a body to get past the first checks, and bytes that are nowhere near.
 fn bodies() -> impl Strategy<Value = Vec<u8>> {
-    let seeds =
-        prop::sample::select(CHECKS.iter().chain(REFUNDS).chain(POLICIES).map(|(body, _)| *body).collect::<Vec<_>>());
+    let seeds = prop::sample::select(
+        CHECKS.iter().chain(REFUNDS).chain(POLICIES).map(|(body, _)| *body).chain(KEYS).collect::<Vec<_>>(),
+    );
     let mutated = (seeds, any::<prop::sample::Index>(), any::<u8>(), 0..4_usize).prop_map(|(body, at, byte, how)| {
         let mut body = body.as_bytes().to_vec();
         let at = at.index(body.len() + 1);
@@ -342,6 +352,13 @@ async fn send_everywhere(api: &Api, body: &[u8], segment: &str) {
         ("PUT", format!("/v1/policies/{segment}")),
         ("DELETE", format!("/v1/limits/api/{segment}")),
         ("POST", format!("/v1/cluster/nodes/{segment}/replace")),
+        ("POST", "/v1/idempotency/begin".to_owned()),
+        ("POST", "/v1/idempotency/complete".to_owned()),
+        ("POST", "/v1/idempotency/abandon".to_owned()),
+        ("POST", "/v1/idempotency/extend".to_owned()),
+        ("GET", format!("/v1/idempotency/{segment}?iterator={segment}")),
+        ("GET", format!("/v1/idempotency/a/{segment}")),
+        ("DELETE", format!("/v1/idempotency/{segment}/{segment}")),
         ("GET", format!("/{segment}?{segment}")),
     ] {
         let request = Request::builder().method(method).uri(&target).header("content-type", "application/json");

@@ -238,3 +238,82 @@ async fn a_certificate_that_cannot_be_read_is_named() {
     let error = Listener::bind(&settings.http).await.err().expect("refused").to_string();
     assert!(error.contains("http.tls.cert: /nowhere.pem"), "{error}");
 }
+
+fn complete(text_bytes: usize) -> String {
+    let body = format!(
+        r#"{{"account": "a", "key": "k", "token": 1, "response": {{"status": 200, "body": "{}"}}}}"#,
+        "x".repeat(text_bytes)
+    );
+    format!(
+        "POST /v1/idempotency/complete HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn large_bodies_beyond_their_budget_are_503_and_small_ones_pass() {
+    let server = serve(|settings| settings.http.max_buffered_bytes = 300_000).await;
+    let mut slow = server.connect().await;
+    let request = complete(200_000);
+    let (most, last) = request.split_at(request.len() - 10);
+    slow.write_all(most.as_bytes()).await.unwrap();
+    let budget = &server.api.edge.app().buffered;
+    let buffered = async {
+        while budget.available_permits() > 110_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, buffered).await.expect("what came in is counted");
+
+    let refused = server.exchange(complete(200_000).as_bytes()).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
+    assert!(refused.contains("\"code\":\"unavailable\"") && refused.contains("not applied"), "{refused}");
+    assert!(server.exchange(complete(60_000).as_bytes()).await.starts_with("HTTP/1.1 200"));
+    assert!(server.exchange(check("connection: close\r\n").as_bytes()).await.starts_with("HTTP/1.1 200"));
+
+    slow.write_all(last.as_bytes()).await.unwrap();
+    assert!(read_to_end(&mut slow).await.starts_with("HTTP/1.1 200"));
+    // Given back, also by whoever broke off.
+    let mut broken = server.connect().await;
+    broken.write_all(most.as_bytes()).await.unwrap();
+    drop(broken);
+    let free = async {
+        while budget.available_permits() < 300_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, free).await.expect("nothing stays counted");
+    assert!(server.exchange(complete(200_000).as_bytes()).await.starts_with("HTTP/1.1 200"));
+}
+
+fn waiting_begin(wait_ms: u64) -> String {
+    let body = format!(r#"{{"account": "a", "key": "k", "fingerprint": "f", "wait_ms": {wait_ms}}}"#);
+    format!(
+        "POST /v1/idempotency/begin HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn nothing_cuts_off_who_waits_and_stopping_answers_at_once() {
+    let server = serve(|settings| settings.http.idle_timeout_ms = 100).await;
+    server.api.fake.set(|script| script.waits = true);
+    let answer = server.exchange(waiting_begin(600).as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+
+    server.api.fake.asked();
+    let mut waiter = server.connect().await;
+    waiter.write_all(waiting_begin(30_000).as_bytes()).await.unwrap();
+    let asked = async {
+        while server.api.fake.asked().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, asked).await.expect("it waits");
+    let started = std::time::Instant::now();
+    server.api.edge.app().stopping.cancel();
+    server.stop.cancel();
+    assert!(read_to_end(&mut waiter).await.starts_with("HTTP/1.1 201"));
+    timeout(PATIENCE, server.serving).await.expect("serving ends").unwrap();
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+}

@@ -118,6 +118,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("[node]\nid = 70000", &["node.id must be an integer from 0 to 65535, not 70000"]),
     ("[cluster]\ndata_shards = 65", &["cluster.data_shards must be from 1 to 64, not 65"]),
     ("[http]\nlisten = \"localhost\"", &["http.listen must be an address like 127.0.0.1:4001"]),
+    ("[http]\nmax_buffered_bytes = 1", &["http.max_buffered_bytes must be from 4194304 to 1073741824, not 1"]),
     ("[http]\nmax_body_bytes = 1", &["http.max_body_bytes must be from 16384 to 4194304, not 1"]),
     ("[http]\nreset_format = \"iso\"", &["http.reset_format must be \"unix\" or \"delta\", not \"iso\""]),
     ("[log]\nlevel = 3", &["log.level must be", "\"warn\""]),
@@ -158,6 +159,10 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\nsecret = \"with a space\"",
         &["auth.tokens[0].secret must be visible ASCII"],
+    ),
+    (
+        "[[auth.tokens]]\nname = \"a\"\nrole = \"service\"\naccount = \"\"\nsecret = \"12345678\"",
+        &["auth.tokens[0].account must be 1 to 255 bytes long, not 0"],
     ),
     (
         "[[auth.tokens]]\nname = \"a\"\nrole = \"admin\"\naccount = \"x\"\nsecret = \"12345678\"",

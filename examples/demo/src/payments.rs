@@ -175,6 +175,8 @@ async fn a_worker_sleeps(shop: &Shop, worker: &Worker, account: &str) -> Result<
     show(key, &again);
     ensure!(again.is_same_as(&reply), "the two answers differ: {reply:?} and {again:?}");
     expect_rows(worker, account, key, 1).await?;
-    println!("  its token was outdated, in the database and in Onceward: fenced, one payment");
+    println!(
+        "  the database had the answer already, and Onceward takes nothing by its outdated token: fenced, one payment"
+    );
     Ok(())
 }

@@ -238,3 +238,85 @@ fn random_below(bound: Duration) -> Duration {
 pub fn new_attempt_id() -> Result<String, getrandom::Error> {
     Ok(format!("{:016x}{:016x}", getrandom::u64()?, getrandom::u64()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::{Router, http::StatusCode, routing::post};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const BEGIN: Begin<'_> = Begin {
+        account: "alice",
+        key: "\"k\"",
+        fingerprint: "f",
+        attempt_id: "a1",
+        lease_ms: 30_000,
+        ttl_ms: 86_400_000,
+    };
+
+    /// A node that gives these answers in turn, the last one for ever, and keeps what it was asked.
+    async fn node(answers: Vec<(u16, &'static str)>) -> (String, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = asked.clone();
+        let handler = async move |body: String| {
+            let mut seen = seen.lock().unwrap();
+            let (status, answer) = answers[seen.len().min(answers.len() - 1)];
+            seen.push(body);
+            (StatusCode::from_u16(status).unwrap(), answer)
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let routes = Router::new().route("/v1/idempotency/begin", post(handler));
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        (url, asked)
+    }
+
+    fn client(nodes: &[&str]) -> Onceward {
+        let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+        Onceward::new(nodes, None, Duration::from_secs(2)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_one_node_cannot_answer_another_is_asked_with_the_same_identity() {
+        let (first, asked_first) = node(vec![(504, "{}")]).await;
+        let (second, asked_second) = node(vec![(503, "{}"), (201, r#"{"state": "started", "token": 7}"#)]).await;
+        let onceward = client(&["http://127.0.0.1:1", &first, &second]);
+        let begun = onceward.begin(&BEGIN).await.unwrap();
+        assert!(matches!(begun, Begun::Started { token: 7 }), "{begun:?}");
+        let all = [asked_first.lock().unwrap().clone(), asked_second.lock().unwrap().clone()].concat();
+        assert_eq!(all.len(), 4, "each once, then the first two again until the last answered: {all:?}");
+        assert!(all.iter().all(|body| *body == all[0] && body.contains(r#""attempt_id":"a1""#)), "{all:?}");
+        // The node that answered is asked first from then on.
+        onceward.begin(&BEGIN).await.unwrap();
+        assert_eq!((asked_first.lock().unwrap().len(), asked_second.lock().unwrap().len()), (2, 3));
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_it_gives_up_at_its_deadline() {
+        let (node, asked) = node(vec![(503, "{}")]).await;
+        let began = Instant::now();
+        let error = client(&["http://127.0.0.1:1", &node]).begin(&BEGIN).await.unwrap_err();
+        assert!(matches!(error, OncewardError::Unavailable(_)), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(3));
+        assert!(asked.lock().unwrap().len() > 2);
+    }
+
+    #[tokio::test]
+    async fn refusals_are_told_apart_by_their_codes() {
+        let in_progress = (409, r#"{"code": "in_progress", "retry_after_ms": 250}"#);
+        let mismatch = (422, r#"{"code": "fingerprint_mismatch"}"#);
+        let indeterminate = (409, r#"{"code": "indeterminate"}"#);
+        let (node, _) = node(vec![in_progress, mismatch, indeterminate, (200, "no JSON")]).await;
+        let onceward = client(&[&node]);
+        let begun = onceward.begin(&BEGIN).await.unwrap();
+        assert!(matches!(begun, Begun::InProgress { retry_after } if retry_after == Duration::from_millis(250)));
+        assert!(matches!(onceward.begin(&BEGIN).await.unwrap(), Begun::OtherRequest));
+        for _ in 0..2 {
+            let error = onceward.begin(&BEGIN).await.unwrap_err();
+            assert!(matches!(error, OncewardError::Unexpected { .. }), "{error}");
+        }
+    }
+}

@@ -189,6 +189,128 @@ fn refunds_and_resets() -> Vec<Wrong> {
     rows
 }
 
+/// The key `k` of account `a` is held; nothing here may change that.
+fn idempotency() -> Vec<Wrong> {
+    let long = "x".repeat(256);
+    let controls = json!("a\u{0}b");
+    let names = [json!(null), json!(1), json!(""), json!([]), json!(long), controls, json!("tab\t")];
+    let begin = json!({ "account": "a", "key": "k", "fingerprint": "f" });
+    let complete = json!({ "account": "a", "key": "k", "token": 1, "response": { "status": 200 } });
+    let abandon = json!({ "account": "a", "key": "k", "token": 1 });
+    let extend = json!({ "account": "a", "key": "k", "token": 1, "lease_ms": 1_000 });
+    let calls = [("begin", begin), ("complete", complete.clone()), ("abandon", abandon), ("extend", extend)];
+    let mut rows = Vec::new();
+    for (call, right) in &calls {
+        let path = format!("/v1/idempotency/{call}");
+        let mut refuse = |body: String, names: &str| rows.push(wrong("POST", &path, body, 400, names));
+        for body in ["", "[]", "null", "{", "{\"account\": \"\\ud800\"}"] {
+            refuse(body.to_owned(), "");
+        }
+        refuse(format!("{{\"account\": {}", "[".repeat(10_000)), "");
+        let with = |field: &str, value: &Value| {
+            let mut body = right.clone();
+            body[field] = value.clone();
+            body.to_string()
+        };
+        refuse(with("sponsor", &json!(1)), "sponsor");
+        refuse(right.to_string().replacen('{', "{\"key\":\"k\",", 1), "key");
+        for field in right.as_object().unwrap().keys() {
+            let mut missing = right.clone();
+            missing.as_object_mut().unwrap().remove(field);
+            refuse(missing.to_string(), field);
+        }
+        for name in &names {
+            refuse(with("account", name), "account");
+            refuse(with("key", name), "key");
+        }
+        for key in ["\"k", "\"k\"x", "\"\"", "\"\\k\""] {
+            refuse(with("key", &json!(key)), "key");
+        }
+        if right.get("token").is_some() {
+            for token in ["0", "-1", "1.5", "\"1\"", "null", "9007199254740992", "18446744073709551616", "1e400"] {
+                refuse(right.to_string().replace("\"token\":1", &format!("\"token\":{token}")), "");
+            }
+        }
+    }
+    let fields: [(&str, &str, &[Value]); 7] = [
+        ("begin", "fingerprint", &[json!(""), json!("f".repeat(129)), json!(1), json!(null)]),
+        ("begin", "ttl_ms", &[json!(999), json!(31_536_000_001u64), json!(-1), json!("1s"), json!(null)]),
+        ("begin", "lease_ms", &[json!(99), json!(3_600_001), json!(1.5), json!([])]),
+        ("begin", "on_lease_expiry", &[json!(""), json!("Hold"), json!("abandon"), json!(1)]),
+        ("begin", "attempt_id", &[json!(""), json!("i".repeat(65)), json!(1)]),
+        ("begin", "wait_ms", &[json!(30_001), json!(-1), json!("1")]),
+        ("extend", "lease_ms", &[json!(99), json!(3_600_001), json!("1"), json!(null)]),
+    ];
+    for (call, field, values) in fields {
+        let (_, right) = calls.iter().find(|(name, _)| *name == call).unwrap();
+        for value in values {
+            let mut body = right.clone();
+            body[field] = value.clone();
+            rows.push(wrong("POST", &format!("/v1/idempotency/{call}"), body.to_string(), 400, field));
+        }
+    }
+    let mut refuse = |response: Value, names: &str| {
+        let mut body = complete.clone();
+        body["response"] = response;
+        rows.push(wrong("POST", "/v1/idempotency/complete", body.to_string(), 400, names));
+    };
+    for response in [json!(null), json!(1), json!([]), json!("ok")] {
+        refuse(response, "response");
+    }
+    refuse(json!({}), "status");
+    for status in [json!(99), json!(600), json!("200"), json!(null), json!(200.5)] {
+        refuse(json!({ "status": status }), "status");
+    }
+    for body in [json!(1), json!(null), json!({}), json!(["x"])] {
+        refuse(json!({ "status": 200, "body": body }), "body");
+    }
+    for (body, encoding) in
+        [("/w", "base64"), ("/w==x", "base64"), ("_w==", "base64"), ("/x==", "base64"), ("x", "gzip")]
+    {
+        refuse(json!({ "status": 200, "body": body, "body_encoding": encoding }), "body");
+    }
+    for headers in [
+        json!(null),
+        json!([]),
+        json!("a: b"),
+        json!({ "": "x" }),
+        json!({ "a b": "x" }),
+        json!({ "a": 1 }),
+        json!({ "a": null }),
+        json!({ "a": [1] }),
+        json!({ "a": "x\r\ny: z" }),
+        json!({ "a": "1", "A": "2" }),
+    ] {
+        refuse(json!({ "status": 200, "headers": headers }), "headers");
+    }
+    refuse(json!({ "status": 200, "trailers": {} }), "trailers");
+    let mut messages = complete;
+    messages["messages"] = json!([]);
+    rows.push(wrong("POST", "/v1/idempotency/complete", messages.to_string(), 400, "messages"));
+    let paths = ["/v1/idempotency/%00/k", "/v1/idempotency/a/%FF", "/v1/idempotency/a/%0A", "/v1/idempotency/a/%22k"];
+    for path in paths {
+        rows.push(wrong("GET", path, "", 400, ""));
+        rows.push(wrong("DELETE", path, "", 400, ""));
+    }
+    rows.push(wrong("GET", &format!("/v1/idempotency/{long}/k"), "", 400, "account"));
+    rows.push(wrong("GET", "/v1/idempotency/a/unheard-of", "", 404, "unheard-of"));
+    rows.push(wrong("DELETE", "/v1/idempotency/a/unheard-of", "", 404, "unheard-of"));
+    for (query, names) in [
+        ("state=held", "state"),
+        ("state=", "state"),
+        ("limit=0", "limit"),
+        ("limit=251", "limit"),
+        ("limit=x", "limit"),
+        ("limit=1&limit=2", "limit"),
+        ("iterator=x", "iterator"),
+        ("iterator=", "iterator"),
+        ("order=asc", "order"),
+    ] {
+        rows.push(wrong("GET", &format!("/v1/idempotency/a?{query}"), "", 400, names));
+    }
+    rows
+}
+
 fn elsewhere() -> Vec<Wrong> {
     let mut rows = vec![
         wrong("GET", "/", "", 404, ""),
@@ -223,10 +345,13 @@ async fn every_wrong_field_of_every_request_is_told_by_name_and_changes_no_shard
     let mut cluster = Cluster::builder().start().await;
     cluster.api(1).put_policy("p", fixed(10)).await.expect_status(201);
     cluster.api(1).check("p", "k").await.expect_status(200);
+    let held = json!({ "account": "a", "key": "k", "fingerprint": "f", "lease_ms": 3_600_000 });
+    cluster.api(1).try_json("POST", "/v1/idempotency/begin", &held).await.unwrap().expect_status(201);
     let before = cluster.assert_equal_state().await;
 
     let mut failures = Vec::new();
-    let rows: Vec<Wrong> = [policies(), checks(), refunds_and_resets(), elsewhere()].into_iter().flatten().collect();
+    let rows: Vec<Wrong> =
+        [policies(), checks(), refunds_and_resets(), idempotency(), elsewhere()].into_iter().flatten().collect();
     for (n, row) in rows.iter().enumerate() {
         let api = cluster.api((n % 3 + 1) as u16);
         let answer = api.send(row.method, &row.path, &[("content-type", row.content_type)], row.body.clone()).await;

@@ -147,3 +147,45 @@ async fn a_restart_with_one_wall_clock_an_hour_ahead_refills_nothing() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wall_clock_moved_by_an_hour_either_way_ends_no_lease_and_forgets_no_completion() {
+    let clocks = WallClocks::new();
+    let mut cluster = clocks.start_cluster().await;
+    let post = async |cluster: &Cluster, node: u16, call: &str, body: serde_json::Value| {
+        cluster.api(node).try_json("POST", &format!("/v1/idempotency/{call}"), &body).await.unwrap()
+    };
+    // Half an hour: less than the clocks move by, far more than the test takes.
+    let begin = |key: &str, on_lease_expiry: &str| {
+        json!({
+            "account": "a", "key": key, "fingerprint": "f", "on_lease_expiry": on_lease_expiry,
+            "lease_ms": 1_800_000, "ttl_ms": 1_800_000,
+        })
+    };
+    for (key, mode) in [("held", "hold"), ("leased", "takeover"), ("done", "takeover")] {
+        let begun = post(&cluster, 1, "begin", begin(key, mode)).await.expect_status(201).json();
+        if key == "done" {
+            let done = json!({ "account": "a", "key": key, "token": begun["token"], "response": { "status": 200 } });
+            post(&cluster, 2, "complete", done).await.expect_status(200);
+        }
+    }
+    for node in cluster.ids() {
+        for offset_s in [HOUR_S, -HOUR_S, 0] {
+            clocks.move_clock(&cluster, node, offset_s).await;
+            for asked in 1..=3 {
+                for (key, mode) in [("held", "hold"), ("leased", "takeover")] {
+                    let answer = post(&cluster, asked, "begin", begin(key, mode)).await.expect_status(409);
+                    assert_eq!(answer.json()["code"], "in_progress", "node {node} {offset_s:+} s: {answer:?}");
+                }
+                post(&cluster, asked, "begin", begin("done", "takeover")).await.expect_status(200);
+            }
+        }
+    }
+    // Time goes on all the same.
+    let short = json!({ "account": "a", "key": "short", "fingerprint": "f", "lease_ms": 100 });
+    let first = post(&cluster, 1, "begin", short.clone()).await.expect_status(201).json();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let second = post(&cluster, 3, "begin", short).await.expect_status(201).json();
+    assert!(second["token"].as_u64() > first["token"].as_u64(), "{second}");
+    cluster.assert_equal_state().await;
+}

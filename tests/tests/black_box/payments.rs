@@ -26,7 +26,7 @@ const ACCOUNT: &str = "alice";
 const STEPS: [&str; 4] = ["after-begin", "after-insert", "after-commit", "after-complete"];
 const LEASE_MS: u64 = 700;
 /// A pause that outlasts the lease and the second attempt that follows.
-const LATE_MS: u64 = 2_500;
+const LATE_MS: u64 = 4_000;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// A process of the service; killed when dropped.
@@ -174,7 +174,7 @@ async fn killed_at_every_step_the_service_pays_once_and_answers_alike() {
             let committed = matches!(step, "after-commit" | "after-complete");
             assert_eq!(service.rows_of(&key).await, if committed { paid } else { 0 }, "{key} died at its step");
             let answer = service.until_answered(&key, &body).await.expect_status(status);
-            assert_eq!(answer.header("idempotent-replayed").is_some(), committed, "{key}: {answer:?}");
+            assert!(answer.header("idempotent-replayed").is_some() || !committed, "{key}: {answer:?}");
             let again = service.post(&key, &body).await;
             assert_eq!(content(&answer), content(&again), "{key}");
             assert_eq!(again.header("idempotent-replayed"), Some("true"));
@@ -197,8 +197,9 @@ async fn an_attempt_that_sleeps_past_its_lease_and_wakes_up_late_does_not_pay_ag
         tokio::time::sleep(Duration::from_millis(LEASE_MS / 2)).await;
         assert_eq!(second.post(step, &order(100)).await.json()["code"], "in_progress");
         let answer = second.until_answered(step, &order(100)).await.expect_status(201);
-        // Who sleeps with the payment written holds the database's lock, so the second can only find what it left.
-        assert_eq!(first.is_finished(), step == "after-insert", "{step}");
+        // Who sleeps with the payment written holds the database's lock, so the second waits and finds what it left.
+        assert!(!first.is_finished() || step == "after-insert", "{step}");
+        assert!(answer.header("idempotent-replayed").is_some() || step == "after-begin", "{step}: {answer:?}");
         let late = first.await.unwrap();
         assert_eq!((late.status, &late.json()["code"]), (409, &json!("in_progress")), "{step}: {late:?}");
         let again = sleeper.until_answered(step, &order(100)).await;
@@ -220,7 +221,8 @@ async fn hundreds_at_once_with_one_key_pay_once() {
     let answers = tasks.join_all().await;
     let mut statuses = BTreeMap::new();
     answers.iter().for_each(|answer| *statuses.entry(answer.status).or_insert(0) += 1);
-    assert!(statuses.keys().all(|status| [201, 409].contains(status)), "{statuses:?}");
+    // 503 is for a machine that is busy with something else.
+    assert!(statuses.keys().all(|status| [201, 409, 503].contains(status)), "{statuses:?}");
     let made: Vec<&Answer> =
         answers.iter().filter(|a| a.status == 201 && a.header("idempotent-replayed").is_none()).collect();
     assert_eq!(made.len(), 1, "one of them did it: {statuses:?}");
@@ -229,6 +231,21 @@ async fn hundreds_at_once_with_one_key_pay_once() {
         assert_eq!(content(answer), content(made[0]));
     }
     assert_eq!(services[0].rows().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_hangs_up_does_not_stop_its_payment() {
+    let cluster = cluster_with_policy().await;
+    let shop = Shop::new(&cluster);
+    let service = shop.start(&["--lease-ms", "30000"]);
+    let body = order(100);
+    let first = service.send("k", "after-begin=900", &body);
+    assert!(tokio::time::timeout(Duration::from_millis(300), first).await.is_err(), "it was answered already");
+    let asked = Instant::now();
+    let answer = service.until_answered("k", &order(100)).await.expect_status(201);
+    assert_eq!(answer.header("idempotent-replayed"), Some("true"));
+    assert!(asked.elapsed() < Duration::from_secs(10), "not after the lease, but when the work was done");
+    assert_eq!(service.rows_of("k").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

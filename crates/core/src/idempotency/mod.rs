@@ -9,6 +9,8 @@ pub mod bounds;
 mod complete;
 mod delete;
 mod extend;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod keys;
 mod ledger;
 mod list;

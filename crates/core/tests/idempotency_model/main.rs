@@ -135,14 +135,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..50)
 }
 
-/// The first two are the same content.
-fn contents() -> [Response; 4] {
+/// The first two are the same content; the third has the same bytes, and goes out as it came in, in base64.
+fn contents() -> [Response; 5] {
     let one = |name: &str, value: &str| (name.to_owned(), HeaderValues::One(value.to_owned()));
     let many = ("set-cookie".to_owned(), HeaderValues::Many(vec!["a=1".to_owned(), String::new()]));
-    let text = |headers| Response { status: 201, headers, body: Body::Text("{\"id\":\"ü\"}".to_owned()) };
+    const TEXT: &str = "{\"id\":\"ü\"}";
+    let text = |headers| Response { status: 201, headers, body: Body::Text(TEXT.to_owned()) };
+    let binary = Body::Binary(Bytes::from_static(TEXT.as_bytes()));
     [
         text(vec![one("Content-Type", "application/json"), many.clone()]),
         text(vec![many.clone(), one("Content-Type", "application/json")]),
+        Response { body: binary, ..text(vec![one("Content-Type", "application/json"), many.clone()]) },
         Response { status: 200, headers: vec![many], body: Body::Binary(Bytes::from_static(b"\xff\0\xfe")) },
         Response { status: 502, headers: vec![], body: Body::Text(String::new()) },
     ]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use axum::{
-    body::Body,
+    body::{Body, HttpBody},
     extract::{FromRequest, FromRequestParts, Path, Request, rejection::PathRejection},
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
@@ -156,6 +156,7 @@ async fn read_untimed(mut body: Body, max: usize, app: &App) -> Result<Bytes, Pr
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     let mut counted = None;
+    let expected = body.size_hint().exact().map_or(0, |bytes| bytes.min(max as u64) as usize);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::invalid("the body broke off before its end"))?;
         // Trailers are read over.
@@ -175,6 +176,8 @@ async fn read_untimed(mut body: Body, max: usize, app: &App) -> Result<Bytes, Pr
             first = data;
         } else {
             if rest.is_empty() {
+                // Once, as growing would take twice what is counted.
+                rest.reserve(expected);
                 rest.extend_from_slice(&first);
                 first = Bytes::new();
             }

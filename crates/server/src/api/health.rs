@@ -1,7 +1,5 @@
 //! `/livez`, `/readyz`, `/metrics`, `/openapi.json`: what orchestrators, load balancers and tools read.
 
-use std::sync::atomic::Ordering;
-
 use axum::{
     Json,
     extract::State,

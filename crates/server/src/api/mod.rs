@@ -1,7 +1,7 @@
 //! The HTTP API: which operations there are, what each needs of its caller, and how a request gets to its handler.
 //!
 //! In goes a request whose context the edge has read (see [`crate::http`]); out comes the answer. Nothing is decided
-//! here that concerns limits: handlers check and translate, and call the [`Service`].
+//! here that concerns limits or keys: handlers check and translate, and call the [`Service`].
 
 pub mod call;
 pub mod cluster;

@@ -16,7 +16,7 @@ use super::{cluster, health, idempotency, limits, policies, problem::ProblemMemb
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Onceward", description = "Rate limits that hold, on a cluster of equal nodes."),
+    info(title = "Onceward", description = "Rate limits that hold, and idempotency keys, on a cluster of equal nodes."),
     paths(
         health::livez,
         health::readyz,

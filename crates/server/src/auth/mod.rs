@@ -87,9 +87,10 @@ impl Doorkeeper {
                 token.secret.as_ref().expect("checked settings have a secret for each token").reveal().as_bytes(),
             ),
             role: token.role.expect("checked settings have a role for each token"),
-            account: token.account.as_deref().map(|name| {
-                Account::parse(name).expect("checked settings have valid accounts")
-            }),
+            account: token
+                .account
+                .as_deref()
+                .map(|name| Account::parse(name).expect("checked settings have valid accounts")),
         });
         self.tokens.store(Some(tokens.collect::<Vec<Token>>().into()));
         true

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt, fs, path::PathBuf};
 
-use onceward_core::cluster::CLUSTER_SIZES;
+use onceward_core::{cluster::CLUSTER_SIZES, idempotency::Account};
 
 use super::{PeerSecurity, Role, Secret, Settings, TokenSettings, schema::Fault};
 
@@ -144,8 +144,8 @@ fn check_token(path: &str, token: &mut TokenSettings, faults: &mut Vec<Fault>) {
         if token.role != Some(Role::Service) {
             faults.push(Fault(format!("{path}.account goes only with role = \"service\"")));
         }
-        if account.is_empty() || account.len() > 255 || account.chars().any(char::is_control) {
-            faults.push(Fault(format!("{path}.account must be 1 to 255 bytes without control characters")));
+        if let Err(error) = Account::parse(account) {
+            faults.push(Fault(format!("{path}.account {error}")));
         }
     }
     let known_faults = faults.len();

@@ -13,6 +13,10 @@ use futures::future::{BoxFuture, ready};
 use http_body_util::{BodyExt, Full};
 use onceward_core::{
     cluster::{Generation, NodeEntry, NodeId, ShardId},
+    idempotency::{
+        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, Lease, RecordPage, RecordState,
+        RecordView, Response as Stored,
+    },
     limits::{
         Decision, ItemResult, Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply,
     },
@@ -25,8 +29,8 @@ use onceward_server::{
     settings::Settings,
 };
 use onceward_shard::{
-    CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, NodeStatus, PolicyWrite, Readiness, ServiceError,
-    ShardStatus, StateHashStatus,
+    BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, NodeStatus,
+    PolicyWrite, Readiness, ServiceError, ShardStatus, StateHashStatus,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -38,6 +42,17 @@ pub struct Script {
     pub check: Result<CheckAnswer, CheckError>,
     pub refund: Result<RefundReply, ServiceError>,
     pub reset: Result<ResetReply, ServiceError>,
+    pub begin: Result<BeginAnswer, ServiceError>,
+    /// A `begin` with `wait_ms` is answered only after that.
+    pub waits: bool,
+    pub complete: Result<CompleteReply, ServiceError>,
+    /// What was completed last.
+    pub stored: Option<Stored>,
+    pub abandon: Result<AbandonReply, ServiceError>,
+    pub extend: Result<ExtendReply, ServiceError>,
+    pub record: Result<Option<RecordView>, ServiceError>,
+    pub records: Result<RecordPage, ServiceError>,
+    pub delete_record: Result<DeleteRecordReply, ServiceError>,
     pub created: bool,
     pub pending_shards: Vec<ShardId>,
     pub limit_reached: bool,
@@ -54,6 +69,10 @@ pub struct Fake(Arc<Mutex<Script>>);
 impl Fake {
     pub fn set(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.0.lock().unwrap());
+    }
+
+    pub fn stored(&self) -> Option<Stored> {
+        self.0.lock().unwrap().stored.take()
     }
 
     pub fn asked(&self) -> Vec<String> {
@@ -87,6 +106,81 @@ impl Service for Fake {
 
     fn reset(&self, command: ResetCommand, deadline: Instant) -> Served<'_, ResetReply> {
         self.call(format!("{command:?}"), deadline, |script| script.reset.clone())
+    }
+
+    fn begin(&self, request: BeginRequest) -> Served<'_, BeginAnswer> {
+        let (deadline, wait_ms) = (request.deadline, request.wait_ms);
+        let what = format!(
+            "begin {:?} {:?} {:?} ttl {} lease {} {:?} {:?} wait {wait_ms}",
+            request.account.as_str(),
+            request.key.as_str(),
+            request.fingerprint,
+            request.ttl_ms,
+            request.lease_ms,
+            request.on_lease_expiry,
+            request.attempt_id,
+        );
+        let answering = self.call(what, deadline, |script| script.begin.clone());
+        if wait_ms == 0 || !self.0.lock().unwrap().waits {
+            return answering;
+        }
+        Box::pin(async move {
+            tokio::time::sleep(std::time::Duration::from_millis(wait_ms)).await;
+            answering.await
+        })
+    }
+
+    fn complete(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        response: Stored,
+        deadline: Instant,
+    ) -> Served<'_, CompleteReply> {
+        let what = format!("complete {:?} {:?} {token}", account.as_str(), key.as_str());
+        self.0.lock().unwrap().stored = Some(response);
+        self.call(what, deadline, |script| script.complete.clone())
+    }
+
+    fn abandon(&self, account: Account, key: Key, token: u64, deadline: Instant) -> Served<'_, AbandonReply> {
+        let what = format!("abandon {:?} {:?} {token}", account.as_str(), key.as_str());
+        self.call(what, deadline, |script| script.abandon.clone())
+    }
+
+    fn extend(
+        &self,
+        account: Account,
+        key: Key,
+        token: u64,
+        lease_ms: u64,
+        deadline: Instant,
+    ) -> Served<'_, ExtendReply> {
+        let what = format!("extend {:?} {:?} {token} {lease_ms}", account.as_str(), key.as_str());
+        self.call(what, deadline, |script| script.extend.clone())
+    }
+
+    fn record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, Option<RecordView>> {
+        let what = format!("read {:?} {:?}", account.as_str(), key.as_str());
+        self.call(what, deadline, |script| script.record.clone())
+    }
+
+    fn records(
+        &self,
+        account: Account,
+        state: Option<RecordState>,
+        after: Option<Key>,
+        limit: u32,
+        deadline: Instant,
+    ) -> Served<'_, RecordPage> {
+        let after = after.as_ref().map(Key::as_str);
+        let what = format!("list {:?} {state:?} {after:?} {limit}", account.as_str());
+        self.call(what, deadline, |script| script.records.clone())
+    }
+
+    fn delete_record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, DeleteRecordReply> {
+        let what = format!("delete {:?} {:?}", account.as_str(), key.as_str());
+        self.call(what, deadline, |script| script.delete_record.clone())
     }
 
     fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite> {
@@ -180,6 +274,14 @@ pub fn policy(name: &str) -> Policy {
     Policy { name: PolicyName::parse(name).unwrap(), revision: 7, created_revision: 3, spec }
 }
 
+/// 2026-01-02T03:04:05.006Z
+pub const WALL_MS: u64 = 1_767_323_045_006;
+
+/// With a part of a millisecond left that no answer shows.
+pub fn lease() -> Lease {
+    Lease { expires_wall_ms: WALL_MS, remaining_us: 29_999_999 }
+}
+
 /// A bucket of 20 at 2/s after one check.
 pub fn allowed() -> ItemResult {
     ItemResult {
@@ -218,6 +320,15 @@ pub fn api_with(settings: &Settings) -> Api {
         check: Ok(answer(vec![allowed()])),
         refund: Ok(RefundReply::Refunded { credited: 1, limit: 20, remaining: 20 }),
         reset: Ok(ResetReply::Done),
+        begin: Ok(BeginAnswer::Started { token: 4711, lease: lease() }),
+        waits: false,
+        complete: Ok(CompleteReply::Completed { completed_wall_ms: WALL_MS, expires_wall_ms: WALL_MS + 86_400_000 }),
+        stored: None,
+        abandon: Ok(AbandonReply::Abandoned),
+        extend: Ok(ExtendReply::Extended(lease())),
+        record: Ok(None),
+        records: Ok(RecordPage { records: Vec::new(), next: None }),
+        delete_record: Ok(DeleteRecordReply::Deleted),
         created: true,
         pending_shards: Vec::new(),
         limit_reached: false,

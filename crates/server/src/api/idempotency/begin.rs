@@ -197,7 +197,9 @@ pub async fn begin(
             retry_after_ms: Some(retry_after_ms),
             ..Problem::new(
                 Code::InProgress,
-                format!("another attempt holds this key; ask again in {retry_after_ms} ms, or wait for it with wait_ms"),
+                format!(
+                    "another attempt holds this key; ask again in {retry_after_ms} ms, or wait for it with wait_ms"
+                ),
             )
         }),
         BeginAnswer::Indeterminate => Err(Problem::new(
