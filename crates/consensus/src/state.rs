@@ -1,6 +1,6 @@
 //! A shard's state for openraft: committed entries in, replies out, snapshots built and installed.
 //!
-//! The rows and the machine stand behind one mutex, never held across an await. An entry is applied only when it is on
+//! The rows and the machine stand behind one mutex, never held across an await, nor while rows are written. An entry is applied only when it is on
 //! disk here, so the state can't get ahead of the log; applied rows are written behind, together with their position.
 
 use std::{
@@ -47,6 +47,8 @@ pub(crate) struct State {
     current: Mutex<Option<SnapshotFile>>,
     flush_rows: usize,
     flush_bytes: usize,
+    /// Held by whoever writes rows behind, or replaces them all: one at a time. Taken before `inner`.
+    writing: Mutex<()>,
     /// Rows wait to be written behind.
     dirty: Notify,
     /// The term of the last applied entry.
@@ -119,6 +121,7 @@ impl State {
             snapshots: Arc::new(snapshots),
             flush_rows: config.flush_rows,
             flush_bytes: config.flush_bytes,
+            writing: Mutex::default(),
             dirty: Notify::new(),
             applied_term: watch::Sender::new(applied.log_id.map_or(0, |id| id.leader_id.term)),
             applied_index: watch::Sender::new(applied.log_id.map_or(0, |id| id.index)),
@@ -189,18 +192,36 @@ impl State {
         self.dirty.notified().await;
     }
 
-    /// Writes what was applied, not synced.
+    /// Writes what was applied, not synced. Meanwhile entries are applied and rows are read.
     pub(crate) fn flush(&self) -> Result<(), StorageError> {
-        let mut inner = self.lock();
-        inner.expect_whole()?;
-        inner.rows.flush()
+        self.flush_under(&self.writing())
     }
 
-    /// The state as it is now, to be read without the lock. `store` is where its rows lie.
+    fn flush_under(&self, _writing: &MutexGuard<'_, ()>) -> Result<(), StorageError> {
+        let flush = {
+            let mut inner = self.lock();
+            inner.expect_whole()?;
+            inner.rows.begin_flush()
+        };
+        let Some(flush) = flush else { return Ok(()) };
+        if let Err(error) = flush.write() {
+            // The rows are not on their way any more, and nothing that follows from them may reach the disk.
+            self.lock().broken = true;
+            return Err(error);
+        }
+        self.lock().rows.end_flush(flush);
+        Ok(())
+    }
+
+    /// The state as it is now, to be read without any lock. `store` is where its rows lie.
     fn freeze<'s>(&self, store: &'s Arc<dyn Store>) -> Result<FrozenState<'s>, StorageError> {
-        let mut inner = self.lock();
-        inner.expect_whole()?;
-        inner.rows.freeze(store)
+        let writing = self.writing();
+        self.flush_under(&writing)?;
+        self.lock().rows.freeze(store)
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().expect("a panic while writing ends the process")
     }
 
     /// The applied index and the hash of the rows at it. Blocks for as long as reading all rows takes.
@@ -226,6 +247,7 @@ impl State {
         let mut moved = Vec::new();
         let replies = match &batch {
             Some(batch) => {
+                inner.expect_whole().map_err(|error| fatal(error.to_string()))?;
                 inner.broken = true;
                 let replies = inner.machine.apply(&mut inner.rows, batch).map_err(|error| fatal(error.to_string()))?;
                 inner.broken = false;
@@ -273,7 +295,9 @@ impl State {
         let install = self.lock().rows.begin_install();
         let loaded = install.load(&file)?;
         {
+            let _writing = self.writing();
             let mut inner = self.lock();
+            inner.expect_whole()?;
             inner.rows.flip(loaded)?;
             inner.machine = Machine::new(self.shard);
             inner.applied = applied;

@@ -106,6 +106,7 @@ fn main() {
     println!("expiring a row {} ns", started.elapsed().as_nanos() as u64 / expiring);
 
     let started = Instant::now();
+    state.flush().expect("writable");
     let hash = state.freeze(&store).expect("readable").hash().expect("readable");
     println!("hash {hash} in {:?}, resident {} MB", started.elapsed(), resident_mb());
     let stats = store.stats();

@@ -19,7 +19,7 @@ pub use error::StorageError;
 pub use memory::MemoryStore;
 pub use rocks::{RocksStore, StoreOptions};
 pub use snapshot::{SnapshotDir, SnapshotFile, SnapshotPieces, SnapshotReceiver, StateHash};
-pub use state::{FrozenState, Install, LoadedState, ShardState};
+pub use state::{Flush, FrozenState, Install, LoadedState, ShardState};
 pub use store::{Family, FamilyStats, Store, StoreStats, StoreView, Visitor};
 pub use write_set::{Op, WriteSet};
 pub use writer::{LogWrite, LogWriter, WriterStats};

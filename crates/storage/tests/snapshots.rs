@@ -32,6 +32,7 @@ fn filled(store: &Arc<dyn Store>, rows: u32, applied: &'static [u8]) -> ShardSta
 
 fn snapshot(dir: &SnapshotDir, state: &mut ShardState) -> SnapshotFile {
     let store = state.store();
+    state.flush().unwrap();
     let frozen = state.freeze(&store).unwrap();
     dir.write(&frozen).unwrap()
 }
@@ -68,6 +69,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn hash(state: &mut ShardState) -> StateHash {
     let store = state.store();
+    state.flush().unwrap();
     state.freeze(&store).unwrap().hash().unwrap()
 }
 

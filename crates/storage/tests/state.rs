@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use bytes::Bytes;
 use onceward_core::cluster::ShardId;
 use onceward_core::rows::{ReadRows, Row, Rows, Table};
-use onceward_storage::{Family, MemoryStore, ShardState, StorageError, Store, WriteSet};
+use onceward_storage::{Family, Flush, MemoryStore, ShardState, StorageError, Store, WriteSet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -20,6 +20,10 @@ enum Step {
     Put(Table, Vec<u8>, Vec<u8>),
     Delete(Table, Vec<u8>),
     Flush,
+    /// A flush is begun, and goes on while other steps are taken.
+    BeginFlush,
+    /// What was begun is written.
+    EndFlush,
     /// The process ends without a flush and starts again.
     Restart,
     Get(Table, Vec<u8>),
@@ -41,6 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (table(), key()).prop_map(|(table, key)| Step::Delete(table, key)),
         4 => (table(), key()).prop_map(|(table, key)| Step::Get(table, key)),
         2 => Just(Step::Flush),
+        2 => Just(Step::BeginFlush),
+        2 => Just(Step::EndFlush),
         1 => Just(Step::Restart),
         // Mostly as the machine looks for what is due: from the front, with a small limit.
         4 => (table(), prop_oneof![Just(vec![]), key()], prop::option::of(key()), 0..5usize)
@@ -72,6 +78,7 @@ fn run(store: &Arc<dyn Store>, shard: ShardId, steps: &[Step]) {
     let mut state = ShardState::open(Arc::clone(store), shard).unwrap();
     let mut model = Model::default();
     let mut flushed = model.clone();
+    let mut under_way: Option<(Flush, Model)> = None;
     for (number, step) in steps.iter().enumerate() {
         match step.clone() {
             Step::Put(table, key, value) => {
@@ -82,7 +89,24 @@ fn run(store: &Arc<dyn Store>, shard: ShardId, steps: &[Step]) {
                 state.delete(table, key.clone().into());
                 model.rows.remove(&(table, key));
             }
+            Step::BeginFlush if under_way.is_none() => {
+                model.applied = Some(number as u64);
+                state.set_applied(Bytes::copy_from_slice(&(number as u64).to_be_bytes()));
+                let flush = state.begin_flush().expect("the position changed");
+                under_way = Some((flush, model.clone()));
+            }
+            Step::EndFlush | Step::BeginFlush => {
+                if let Some((flush, then)) = under_way.take() {
+                    flush.write().unwrap();
+                    state.end_flush(flush);
+                    flushed = then;
+                }
+            }
             Step::Flush => {
+                if let Some((flush, _)) = under_way.take() {
+                    flush.write().unwrap();
+                    state.end_flush(flush);
+                }
                 model.applied = Some(number as u64);
                 state.set_applied(Bytes::copy_from_slice(&(number as u64).to_be_bytes()));
                 state.flush().unwrap();
@@ -90,6 +114,7 @@ fn run(store: &Arc<dyn Store>, shard: ShardId, steps: &[Step]) {
                 flushed = model.clone();
             }
             Step::Restart => {
+                under_way = None;
                 state = ShardState::open(Arc::clone(store), shard).unwrap();
                 model = flushed.clone();
             }
@@ -175,6 +200,7 @@ fn the_hash_tells_rows_apart_and_nothing_else() {
             for (table, key, value) in rows {
                 state.put(*table, Bytes::from_static(key.as_bytes()), Bytes::from_static(value.as_bytes()));
             }
+            state.flush().unwrap();
             state.freeze(&disk.store).unwrap().hash().unwrap()
         };
         let base = hash(1, &[(Table::State, "a", "1"), (Table::State, "b", "2")]);
@@ -191,6 +217,7 @@ fn a_frozen_state_stays_as_it_was() {
         let mut state = ShardState::open(Arc::clone(&disk.store), ShardId(1)).unwrap();
         state.put(Table::State, Bytes::from_static(b"a"), Bytes::from_static(b"1"));
         state.set_applied(Bytes::from_static(b"one"));
+        state.flush().unwrap();
         let frozen = state.freeze(&disk.store).unwrap();
         let hash = frozen.hash().unwrap();
         state.put(Table::State, Bytes::from_static(b"a"), Bytes::from_static(b"2"));

@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, RwLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -26,7 +26,7 @@ use onceward_core::{
     seams::Clock,
     system::{PolicyReply, SystemCommand, SystemReply},
 };
-use onceward_storage::{Family, LogWriter, MemoryStore, StorageError, Store, StoreStats, StoreView, WriteSet};
+use onceward_storage::{Family, LogWriter, MemoryStore, Op, StorageError, Store, StoreStats, StoreView, WriteSet};
 use onceward_transport::{CallError, Lane, Links, RefusalCode, Request};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
@@ -66,11 +66,22 @@ impl Clock for RealClock {
 }
 
 /// A disk whose syncs take a while, so that power cuts find something in flight.
-pub(crate) struct SlowDisk(pub(crate) MemoryStore, pub(crate) Duration);
+pub(crate) struct SlowDisk {
+    disk: MemoryStore,
+    sync: Duration,
+    /// Whoever has it to himself stalls the writes of rows.
+    pub(crate) rows: Arc<RwLock<()>>,
+}
+
+impl SlowDisk {
+    pub(crate) fn new(disk: MemoryStore, sync: Duration) -> SlowDisk {
+        SlowDisk { disk, sync, rows: Arc::default() }
+    }
+}
 
 impl Store for SlowDisk {
     fn get(&self, family: Family, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        self.0.get(family, key)
+        self.disk.get(family, key)
     }
 
     fn scan(
@@ -81,28 +92,30 @@ impl Store for SlowDisk {
         limit: usize,
         bytes_max: usize,
     ) -> Result<Vec<onceward_core::rows::Row>, StorageError> {
-        self.0.scan(family, from, to, limit, bytes_max)
+        self.disk.scan(family, from, to, limit, bytes_max)
     }
 
     fn last(&self, family: Family, from: &[u8], to: &[u8]) -> Result<Option<onceward_core::rows::Row>, StorageError> {
-        self.0.last(family, from, to)
+        self.disk.last(family, from, to)
     }
 
     fn write(&self, set: &WriteSet) -> Result<(), StorageError> {
-        self.0.write(set)
+        let of_rows = |op: Op<'_>| matches!(op, Op::Put { family: Family::State, .. });
+        let _not_stalled = set.iter().any(of_rows).then(|| self.rows.read().unwrap());
+        self.disk.write(set)
     }
 
     fn sync(&self) -> Result<(), StorageError> {
-        std::thread::sleep(self.1);
-        self.0.sync()
+        std::thread::sleep(self.sync);
+        self.disk.sync()
     }
 
     fn view(&self) -> Result<Box<dyn StoreView + '_>, StorageError> {
-        self.0.view()
+        self.disk.view()
     }
 
     fn stats(&self) -> StoreStats {
-        self.0.stats()
+        self.disk.stats()
     }
 }
 
@@ -238,7 +251,7 @@ impl Cluster {
         config: &GroupConfig,
         fatal: &Arc<Mutex<Vec<String>>>,
     ) -> Group {
-        let store: Arc<dyn Store> = Arc::new(SlowDisk(disk.clone(), sync_time(me)));
+        let store: Arc<dyn Store> = Arc::new(SlowDisk::new(disk.clone(), sync_time(me)));
         let (of_writer, of_group) = (Arc::clone(fatal), Arc::clone(fatal));
         let writer = LogWriter::start(
             Arc::clone(&store),

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use onceward_core::cluster::ShardId;
+use onceward_core::{cluster::ShardId, command::EntryBatch, time::ShardTime};
 use onceward_storage::{Family, LogWriter, MemoryStore, RocksStore, Store, StoreOptions, WriteSet, keys};
 use openraft::{
     RaftLogReader, StorageError,
@@ -20,7 +20,7 @@ use crate::{
     error::ConsensusError,
     log::{Log, positions_on_disk},
     state::{State, StateMachine},
-    types::{Entry, Payload, Types, Vote, log_id},
+    types::{Batch, Entry, Payload, Types, Vote, log_id},
 };
 
 struct Builder<S>(S);
@@ -70,7 +70,7 @@ async fn the_storage_does_on_the_engine_what_openraft_asks_of_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_storage_does_on_the_simulated_disk_what_openraft_asks_of_one() {
     let builder =
-        Builder(|_: &TempDir| Arc::new(SlowDisk(MemoryStore::new(), Duration::from_millis(1))) as Arc<dyn Store>);
+        Builder(|_: &TempDir| Arc::new(SlowDisk::new(MemoryStore::new(), Duration::from_millis(1))) as Arc<dyn Store>);
     Suite::test_all(builder).await.unwrap();
 }
 
@@ -79,11 +79,40 @@ async fn an_entry_is_applied_only_when_it_is_on_disk_here() {
     let disk = MemoryStore::new();
     let dir = tempfile::tempdir().unwrap();
     // A sync that takes longer than anything else here.
-    let (mut log, mut machine) = open(Arc::new(SlowDisk(disk.clone(), Duration::from_millis(200))), &dir);
+    let (mut log, mut machine) = open(Arc::new(SlowDisk::new(disk.clone(), Duration::from_millis(200))), &dir);
     let entry = blank(1, 0);
     log.append([entry.clone()], IOFlushed::noop()).await.unwrap();
     machine.apply(futures::stream::iter([Ok((entry, None))])).await.unwrap();
     assert_eq!(positions_on_disk(&disk.crash(), SHARD).unwrap().last, Some(log_id(1, 0)));
+}
+
+#[test]
+fn rows_are_applied_and_read_while_the_engine_stalls_a_write_of_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SlowDisk::new(MemoryStore::new(), Duration::ZERO);
+    let stall = Arc::clone(&disk.rows);
+    let state = State::open(&config(member(1, 0), &dir), Arc::new(disk), None).unwrap();
+    let state = &state;
+    let entry = |index: u64| {
+        let batch = EntryBatch { stamp: ShardTime(index), commands: Vec::new() };
+        Entry { log_id: log_id(1, index), payload: Payload::Normal(Batch::new(&batch)) }
+    };
+    state.apply(entry(1)).unwrap();
+    std::thread::scope(|scope| {
+        let stalled = stall.write().unwrap();
+        let writing = scope.spawn(|| state.flush());
+        while state.dirty_rows() > 0 {
+            std::thread::yield_now();
+        }
+        state.apply(entry(2)).unwrap();
+        assert_eq!(state.clock().unwrap(), ShardTime(2));
+        assert!(!writing.is_finished());
+        drop(stalled);
+        writing.join().unwrap().unwrap();
+    });
+    assert_eq!(state.dirty_rows(), 1, "what came meanwhile is written by the next one");
+    state.flush().unwrap();
+    assert_eq!((state.dirty_rows(), state.clock().unwrap()), (0, ShardTime(2)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

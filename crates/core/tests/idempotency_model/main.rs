@@ -330,7 +330,7 @@ impl Trial {
         false
     }
 
-    /// Waiters are told of every attempt that is over, at the latest when all that is due was looked at; and of no other.
+    /// Waiters are told of every attempt that is over, at the latest by an `Expire` of all that is due; of no other.
     fn assert_told(
         &mut self,
         moved: &[Bytes],

@@ -1,5 +1,5 @@
-//! The reference: idempotency keys as the contract tells them. Time passes at once for every record, nothing waits to be
-//! looked at, and it shares no code with the crate but the types of commands and replies.
+//! The reference: idempotency keys as the contract tells them. Time passes at once for every record, nothing waits to
+//! be looked at, and it shares no code with the crate but the types of commands and replies.
 
 use std::collections::BTreeMap;
 

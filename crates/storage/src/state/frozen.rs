@@ -21,19 +21,13 @@ pub struct FrozenState<'s> {
 }
 
 impl ShardState {
-    /// Flushes and takes a view. `store` is [`ShardState::store`], held by the caller for as long as the view lives:
-    ///
-    /// ```text
-    /// let store = state.lock().store();
-    /// let frozen = state.lock().freeze(&store)?;
-    /// let hash = frozen.hash()?;      // the lock is free meanwhile
-    /// ```
+    /// Takes a view of what is flushed. `store` is [`ShardState::store`], held by the caller for as long as the view
+    /// lives, so that the state's own lock is free while the view is read.
     ///
     /// # Panics
     /// If it is another store.
-    pub fn freeze<'s>(&mut self, store: &'s Arc<dyn Store>) -> Result<FrozenState<'s>, StorageError> {
+    pub fn freeze<'s>(&self, store: &'s Arc<dyn Store>) -> Result<FrozenState<'s>, StorageError> {
         assert!(Arc::ptr_eq(store, &self.store), "a state is frozen in the store that it lies in");
-        self.flush()?;
         let view = store.view()?;
         // Read from the view, so that rows and position can't be of different instants.
         let head = match view.get(Family::RaftMeta, &keys::state_head(self.shard))? {

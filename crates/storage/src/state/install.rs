@@ -43,10 +43,12 @@ impl ShardState {
     /// durable when this returns: whoever is told that a snapshot is installed may forget the log before it.
     ///
     /// # Panics
-    /// If the generation is of another shard, or isn't newer than the present one.
+    /// If the generation is of another shard, or isn't newer than the present one, or if a flush of the present one is
+    /// under way.
     pub fn flip(&mut self, loaded: LoadedState) -> Result<(), StorageError> {
         assert_eq!(loaded.shard, self.shard, "a state is replaced by one of the same shard");
         assert!(loaded.head.generation > self.head.generation, "generations only rise");
+        assert!(self.flushing.is_none(), "a flush would bring the old head back");
         let mut set = WriteSet::new();
         set.put(Family::RaftMeta, keys::state_head(self.shard), loaded.head.encode());
         let old = keys::state_before(self.shard, loaded.head.generation);

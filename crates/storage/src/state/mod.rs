@@ -5,6 +5,7 @@
 //! A whole new state, from a snapshot, is loaded beside the old one as another generation and becomes the state by
 //! changing one row, see [`Install`].
 
+mod flush;
 mod frozen;
 mod head;
 mod install;
@@ -16,9 +17,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use itertools::{EitherOrBoth, Itertools};
 use onceward_core::cluster::ShardId;
 use onceward_core::rows::{ReadRows, Row, Rows, RowsError, Table};
 
+pub use self::flush::Flush;
 pub use self::frozen::FrozenState;
 use self::head::Head;
 pub use self::install::{Install, LoadedState};
@@ -40,11 +43,12 @@ pub struct ShardState {
     /// The generation that the next install takes; none is ever taken twice while the process lives.
     generation_next: u32,
     overlay: Overlay,
+    /// What changed before that and is on its way to the disk.
+    flushing: Option<Arc<Overlay>>,
     recent: RefCell<Recent>,
     /// No row of the Expiry table has a lesser key; `None`: it has no row. Rows leave that table at its front, and what
     /// the engine keeps of each until a compaction would be walked over again by every look at the first row.
     expiry_floor: RefCell<Option<Bytes>>,
-    scratch: WriteSet,
 }
 
 impl ShardState {
@@ -62,9 +66,9 @@ impl ShardState {
             head,
             head_changed: false,
             overlay: Overlay::default(),
+            flushing: None,
             recent: RefCell::default(),
             expiry_floor: RefCell::new(Some(Bytes::new())),
-            scratch: WriteSet::new(),
         })
     }
 
@@ -92,46 +96,14 @@ impl ShardState {
         self.head_changed = true;
     }
 
-    /// Rows changed since the last flush.
+    /// Rows changed since the last flush began.
     pub fn dirty_rows(&self) -> usize {
         self.overlay.rows_changed()
     }
 
-    /// Keys and values of the rows changed since the last flush.
+    /// Keys and values of the rows changed since the last flush began.
     pub fn dirty_bytes(&self) -> usize {
         self.overlay.bytes()
-    }
-
-    /// Writes all changed rows and the applied position as one set, not synced. It must only be called while the
-    /// shard's log on disk covers the applied position; the order of writes keeps it so through a crash.
-    pub fn flush(&mut self) -> Result<(), StorageError> {
-        if self.overlay.rows_changed() == 0 && !self.head_changed {
-            return Ok(());
-        }
-        self.scratch.clear();
-        let mut key = keys::state_prefix(self.shard, self.head.generation).to_vec();
-        for table in TABLES {
-            for (row_key, value) in self.overlay.from(table, Bound::Unbounded) {
-                key.truncate(size_of::<StatePrefix>());
-                key.extend_from_slice(row_key);
-                match value {
-                    Some(value) => self.scratch.put(Family::of(table), &key, value),
-                    None => self.scratch.delete(Family::of(table), &key),
-                }
-            }
-        }
-        self.scratch.put(Family::RaftMeta, keys::state_head(self.shard), self.head.encode());
-        self.store.write(&self.scratch)?;
-        let recent = self.recent.get_mut();
-        for (row_key, value) in self.overlay.from(Table::State, Bound::Unbounded) {
-            match value {
-                Some(value) => recent.put(row_key, Bytes::copy_from_slice(value)),
-                None => recent.remove(row_key),
-            }
-        }
-        self.overlay.clear();
-        self.head_changed = false;
-        Ok(())
     }
 
     fn key(&self, row_key: &[u8]) -> Vec<u8> {
@@ -142,9 +114,19 @@ impl ShardState {
         key
     }
 
+    /// Changed rows from a bound on that may not be on the disk yet.
+    fn changed(&self, table: Table, lower: Bound<&[u8]>) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
+        let newer = self.overlay.from(table, lower);
+        let older = self.flushing.as_deref().map(|flushing| flushing.from(table, lower)).into_iter().flatten();
+        newer.merge_join_by(older, |(newer, _), (older, _)| newer.cmp(older)).map(|rows| match rows {
+            EitherOrBoth::Left(newer) | EitherOrBoth::Both(newer, _) => newer,
+            EitherOrBoth::Right(older) => older,
+        })
+    }
+
     /// Rows from `lower` on that start with `prefix`, the overlay merged over the disk.
     fn merge(&self, table: Table, prefix: &[u8], lower: Bound<&[u8]>, limit: usize) -> Result<Vec<Row>, StorageError> {
-        let mut changed = self.overlay.from(table, lower).take_while(|(key, _)| key.starts_with(prefix)).peekable();
+        let mut changed = self.changed(table, lower).take_while(|(key, _)| key.starts_with(prefix)).peekable();
         let mut rows = Vec::new();
         let mut from = match lower {
             Bound::Excluded(after) => successor(self.key(after)),
@@ -199,6 +181,9 @@ impl ShardState {
 impl ReadRows for ShardState {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
         if let Some(changed) = self.overlay.get(table, key) {
+            return Ok(changed.cloned());
+        }
+        if let Some(changed) = self.flushing.as_ref().and_then(|flushing| flushing.get(table, key)) {
             return Ok(changed.cloned());
         }
         if table == Table::State

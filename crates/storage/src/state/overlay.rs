@@ -45,10 +45,6 @@ impl Overlay {
         self.bytes
     }
 
-    pub(super) fn clear(&mut self) {
-        *self = Overlay::default();
-    }
-
     fn rows(&self, table: Table) -> &Rows {
         match table {
             Table::State => &self.state,

@@ -214,8 +214,11 @@ pub async fn begin(
     }
 }
 
-/// Asks, and no longer waits when the node stops: whoever waited gets the answer of that moment.
+/// Asks, and waits only until the node is told to stop: whoever waits by then gets the answer of that moment.
 async fn ask(app: &App, mut request: BeginRequest) -> Result<BeginAnswer, ServiceError> {
+    if app.stopping.is_cancelled() {
+        request.wait_ms = 0;
+    }
     if request.wait_ms == 0 {
         return app.service.begin(request).await;
     }
@@ -223,9 +226,8 @@ async fn ask(app: &App, mut request: BeginRequest) -> Result<BeginAnswer, Servic
     request.attempt_id.get_or_insert_with(|| format!("{:032x}", OsEntropy.nonce()));
     let patience = request.deadline.saturating_duration_since(Until::now());
     tokio::select! {
-        biased;
-        () = app.stopping.cancelled() => {}
         answer = app.service.begin(request.clone()) => return answer,
+        () = app.stopping.cancelled() => {}
     }
     app.service.begin(BeginRequest { wait_ms: 0, deadline: Until::now() + patience, ..request }).await
 }
