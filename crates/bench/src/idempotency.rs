@@ -175,8 +175,8 @@ pub async fn records(target: &Target, options: &Options) {
     let before = live_bytes(target).await;
     report::resident(resident_mib(target));
     let (run, began) = (run_id(), Instant::now());
-    // About as fast as they are made here, twice over: all of them are there before the first expires.
-    let lifetime = Duration::from_secs(60) + Duration::from_micros(500) * count;
+    // Longer than making them takes: all of them are there before the first expires.
+    let lifetime = Duration::from_secs(60) + Duration::from_micros(250) * count;
     make(target, run, count, move |_| {
         format!(",\"ttl_ms\":{}", (lifetime.saturating_sub(began.elapsed())).as_millis().max(1_000))
     })

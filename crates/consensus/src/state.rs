@@ -234,7 +234,7 @@ impl State {
     }
 
     /// Applies one entry. What fails here is fatal: the rows may be half changed, and are not written any more.
-    fn apply(&self, entry: Entry) -> io::Result<(Vec<Reply>, IsFull)> {
+    pub(crate) fn apply(&self, entry: Entry) -> io::Result<(Vec<Reply>, IsFull)> {
         let fatal = |detail: String| {
             io::Error::other(format!("applying entry {} of shard {}: {detail}", entry.log_id, self.shard))
         };
@@ -344,7 +344,7 @@ impl State {
 }
 
 /// The overlay has reached its bound.
-struct IsFull(bool);
+pub(crate) struct IsFull(bool);
 
 fn decode_applied(shard: ShardId, applied: &[u8]) -> Result<Applied, ConsensusError> {
     Applied::decode(&bytes::Bytes::copy_from_slice(applied)).map_err(|error| ConsensusError::Corrupt {
