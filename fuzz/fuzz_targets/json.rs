@@ -6,6 +6,13 @@
 use libfuzzer_sys::fuzz_target;
 use onceward_core::{
     codec,
+    idempotency::{
+        Account, Key, Response,
+        bounds::{
+            ATTEMPT_ID_BYTES_MAX, BODY_BYTES_MAX, FINGERPRINT_BYTES_MAX, LEASE_MS_MAX, LEASE_MS_MIN, TOKEN_MAX,
+            TTL_MS_MAX, TTL_MS_MIN, WAIT_MS_MAX,
+        },
+    },
     limits::{
         Algorithm, Allowance, CheckItem, Mode, Override, PolicyName, PolicySpec, Rate, Terms,
         bounds::{
@@ -17,6 +24,8 @@ use onceward_core::{
 use onceward_fuzz::{assert_bounded, memory_bytes_max};
 use onceward_server::{
     api::{
+        call::Caller,
+        idempotency::{abandon, begin, complete, extend},
         limits::{check, refund, reset},
         policies,
         problem::Problem,
@@ -32,6 +41,10 @@ fuzz_target!(|body: &[u8]| {
         check(body);
         refund(body);
         policy(body);
+        begin(body);
+        complete(body);
+        abandon(body);
+        extend(body);
         if let Ok(text) = str::from_utf8(body) {
             reset(text);
             rate(text);
@@ -88,6 +101,48 @@ fn policy(body: &[u8]) {
     assert_eq!(codec::decode::<PolicySpec>(&encoded), Ok(spec));
 }
 
+fn begin(body: &[u8]) {
+    let deadline = tokio::time::Instant::now();
+    let Some(begin) = accepted(begin::parse(body, &Caller::default(), deadline)) else { return };
+    assert_record(&begin.account, &begin.key);
+    assert!((1..=FINGERPRINT_BYTES_MAX).contains(&begin.fingerprint.len()));
+    assert!((TTL_MS_MIN..=TTL_MS_MAX).contains(&begin.ttl_ms));
+    assert!((LEASE_MS_MIN..=LEASE_MS_MAX).contains(&begin.lease_ms));
+    assert!(begin.wait_ms <= WAIT_MS_MAX);
+    if let Some(id) = &begin.attempt_id {
+        assert!((1..=ATTEMPT_ID_BYTES_MAX).contains(&id.len()));
+    }
+}
+
+fn complete(body: &[u8]) {
+    let Some(complete) = accepted(complete::parse(body, &Caller::default())) else { return };
+    assert_record(&complete.account, &complete.key);
+    assert!((1..=TOKEN_MAX).contains(&complete.token));
+    let Response { status, headers, body } = &complete.response;
+    assert!(Response::check_status(u64::from(*status)).is_ok() && Response::check_headers(headers).is_ok());
+    assert!(body.bytes().len() <= BODY_BYTES_MAX);
+    let encoded = codec::encode(&complete.response);
+    assert_eq!(codec::decode::<Response>(&encoded).as_ref(), Ok(&complete.response));
+}
+
+fn abandon(body: &[u8]) {
+    let Some((account, key, token)) = accepted(abandon::parse(body, &Caller::default())) else { return };
+    assert_record(&account, &key);
+    assert!((1..=TOKEN_MAX).contains(&token));
+}
+
+fn extend(body: &[u8]) {
+    let Some(extend) = accepted(extend::parse(body, &Caller::default())) else { return };
+    assert_record(&extend.account, &extend.key);
+    assert!((LEASE_MS_MIN..=LEASE_MS_MAX).contains(&extend.lease_ms));
+}
+
+fn assert_record(account: &Account, key: &Key) {
+    assert_eq!(Account::parse(account.as_str()).as_ref(), Ok(account));
+    // What is shown of a key names it again.
+    assert_eq!(Key::parse(&key.to_string()).as_ref(), Ok(key));
+}
+
 fn rate(text: &str) {
     if let Ok(rate) = text.parse() {
         assert_rate(rate);
@@ -106,7 +161,8 @@ fn accepted<T>(parsed: Result<T, Problem>) -> Option<T> {
         Ok(value) => return Some(value),
         Err(problem) => problem,
     };
-    assert_eq!(problem.status.as_u16(), 400);
+    // 413: a key or a response that is well-formed and too long.
+    assert!(matches!(problem.status.as_u16(), 400 | 413));
     assert!(problem.errors.len() <= FIELD_ERRORS_MAX);
     for error in &problem.errors {
         assert!(error.field.len() + error.message.len() <= FIELD_ERROR_BYTES_MAX, "{error:?}");

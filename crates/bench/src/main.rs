@@ -13,6 +13,7 @@ mod target;
 mod usage;
 
 use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Measures speed and memory of Onceward.
 #[derive(Debug, Parser)]
@@ -90,6 +91,7 @@ fn setting(text: &str) -> Result<(String, toml::Value), String> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
+    let mut terminate = signal(SignalKind::terminate())?;
     let scenarios = match options.scenarios.as_slice() {
         [] => vec![Scenario::ManyKeys, Scenario::OneKey, Scenario::MultiCheck],
         chosen if chosen.contains(&Scenario::All) => {
@@ -99,21 +101,36 @@ async fn main() -> anyhow::Result<()> {
         chosen => chosen.to_vec(),
     };
     let mut target = target::Target::reach(&options).await?;
-    for scenario in scenarios {
-        match scenario {
-            Scenario::ManyKeys => scenarios::many_keys(&target, &options).await,
-            Scenario::OneKey => scenarios::one_key(&target, &options).await,
-            Scenario::MultiCheck => scenarios::multi_check(&target, &options).await,
-            Scenario::Idle => scenarios::idle(&target, &options).await,
-            Scenario::Buckets => scenarios::buckets(&target, &options).await,
-            Scenario::Failover => scenarios::failover(&mut target, &options).await,
-            Scenario::Pairs => idempotency::pairs(&target, &options).await,
-            Scenario::Replays => idempotency::replays(&target, &options).await,
-            Scenario::HotKey => idempotency::hot_key(&target, &options).await,
-            Scenario::Records => idempotency::records(&target, &options).await,
-            Scenario::All => {}
+    let measuring = async {
+        for scenario in scenarios {
+            measure(scenario, &mut target, &options).await;
         }
-    }
+    };
+    // A signal ends the measuring, and the nodes are stopped all the same.
+    let interrupted = tokio::select! {
+        () = measuring => false,
+        _ = tokio::signal::ctrl_c() => true,
+        _ = terminate.recv() => true,
+    };
     target.stop().await;
+    if interrupted {
+        anyhow::bail!("interrupted");
+    }
     Ok(())
+}
+
+async fn measure(scenario: Scenario, target: &mut target::Target, options: &Options) {
+    match scenario {
+        Scenario::ManyKeys => scenarios::many_keys(target, options).await,
+        Scenario::OneKey => scenarios::one_key(target, options).await,
+        Scenario::MultiCheck => scenarios::multi_check(target, options).await,
+        Scenario::Idle => scenarios::idle(target, options).await,
+        Scenario::Buckets => scenarios::buckets(target, options).await,
+        Scenario::Failover => scenarios::failover(target, options).await,
+        Scenario::Pairs => idempotency::pairs(target, options).await,
+        Scenario::Replays => idempotency::replays(target, options).await,
+        Scenario::HotKey => idempotency::hot_key(target, options).await,
+        Scenario::Records => idempotency::records(target, options).await,
+        Scenario::All => {}
+    }
 }

@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
     /// Held while the node becomes a member, so that it does so once.
     entering: tokio::sync::Mutex<()>,
+    /// Held while all states are read for their hashes: one asks at a time.
+    pub hashing: tokio::sync::Mutex<()>,
     background: Mutex<Vec<AbortHandle>>,
 }
 
@@ -147,7 +149,8 @@ impl Node {
             serving: ArcSwapOption::empty(),
             stats: Arc::default(),
             stopping: AtomicBool::new(false),
-            entering: tokio::sync::Mutex::new(()),
+            entering: tokio::sync::Mutex::default(),
+            hashing: tokio::sync::Mutex::default(),
             background: Mutex::default(),
             config,
         });

@@ -36,8 +36,9 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(20);
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(320);
 /// A leader that answers no query for so long may have been stopped; asking somebody else does no harm.
 const QUERY_TRY_MAX: Duration = Duration::from_millis(700);
-/// A shard without a leader for this long is known to be without quorum: longer than an election takes.
-const QUORUM_LOST_AFTER: Duration = Duration::from_millis(1500);
+/// A shard without a leader for this many leases is known to be without quorum: longer than an election takes, which is
+/// done after twice the longest election timeout.
+const QUORUM_LOST_AFTER_LEASES: f64 = 1.5;
 /// How often somebody is sent all the same to a shard known to be without quorum, where no replica here would notice
 /// that it has one again.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
@@ -177,7 +178,8 @@ impl Router {
         if local.is_some_and(|local| local.live_leader().is_some()) {
             *leaderless = None;
         }
-        leaderless.as_mut().is_some_and(|leaderless| leaderless.is_lost(Instant::now(), local.is_none()))
+        let lost_after = self.surroundings.tuning.leader_lease.mul_f64(QUORUM_LOST_AFTER_LEASES);
+        leaderless.as_mut().is_some_and(|leaderless| leaderless.is_lost(Instant::now(), lost_after, local.is_none()))
     }
 
     fn route(&self, shard: ShardId, attempt: u32) -> Route<'_> {
@@ -278,8 +280,8 @@ impl Router {
 
 impl Leaderless {
     /// Whether asking the shard is in vain. Where it has to be `probed`, one caller now and then is told otherwise.
-    fn is_lost(&mut self, now: Instant, probed: bool) -> bool {
-        if now - self.since <= QUORUM_LOST_AFTER {
+    fn is_lost(&mut self, now: Instant, lost_after: Duration, probed: bool) -> bool {
+        if now - self.since <= lost_after {
             return false;
         }
         if probed && now >= self.probe_at {
@@ -337,12 +339,13 @@ mod tests {
     fn a_shard_known_to_be_lost_is_still_probed_where_no_replica_would_tell_of_its_return() {
         let since = Instant::now();
         let mut leaderless = Leaderless { since, probe_at: since };
-        let later = since + QUORUM_LOST_AFTER + Duration::from_millis(1);
-        assert!(!leaderless.is_lost(since + QUORUM_LOST_AFTER, true), "an election may be under way");
-        assert!(leaderless.is_lost(later, false));
-        assert!(!leaderless.is_lost(later, true), "the probe");
-        assert!(leaderless.is_lost(later, true));
-        assert!(!leaderless.is_lost(later + PROBE_EVERY, true));
+        let after = Duration::from_secs(2);
+        let later = since + after + Duration::from_millis(1);
+        assert!(!leaderless.is_lost(since + after, after, true), "an election may be under way");
+        assert!(leaderless.is_lost(later, after, false));
+        assert!(!leaderless.is_lost(later, after, true), "the probe");
+        assert!(leaderless.is_lost(later, after, true));
+        assert!(!leaderless.is_lost(later + PROBE_EVERY, after, true));
     }
 
     #[test]

@@ -117,7 +117,12 @@ pub(crate) async fn cluster(shared: &Shared, serving: Option<Arc<Serving>>, stat
     let surroundings = &serving.surroundings;
     let manifest = replacing::current_manifest(&serving, &replacing::registry(&serving));
     let nodes = join_all(manifest.nodes.iter().map(|entry| node_status(shared, entry))).await;
+    let hashing = match state_hash {
+        true => Some(shared.hashing.lock().await),
+        false => None,
+    };
     let shards = join_all(manifest.shards().map(|id| shard_status(&serving, id, state_hash))).await;
+    drop(hashing);
     ClusterStatus { cluster_id: Some(manifest.cluster_id), node: surroundings.me.node, nodes, shards }
 }
 
