@@ -242,7 +242,7 @@ async fn whoever_waits_gets_the_outcome_or_takes_over_when_the_holder_died() {
             let mut calls = JoinSet::new();
             for api in cluster.apis() {
                 for _ in 0..8 {
-                    let (api, body) = (api.clone(), begin_with(key, json!({ "wait_ms": 8_000, "lease_ms": 400 })));
+                    let (api, body) = (api.clone(), begin_with(key, json!({ "wait_ms": 3_000, "lease_ms": 400 })));
                     calls.spawn(async move { post(&api, "begin", &body).await });
                 }
             }
@@ -408,15 +408,19 @@ async fn without_a_majority_every_call_is_refused_and_none_was_applied() {
         ("abandon", owned("k", held)),
         ("extend", extend),
     ];
-    for (call, body) in &calls {
-        let answer = post(&api, call, body).await;
+    let refused = async |method: &str, path: &str, body: Vec<u8>| {
+        let headers = [("content-type", "application/json"), ("onceward-timeout-ms", "300")];
+        let answer = api.send(method, path, &headers, body).await.unwrap();
         expect_code(&answer, 503, "unavailable");
         assert!(answer.header("retry-after").is_some(), "{answer:?}");
+    };
+    for (call, body) in &calls {
+        refused("POST", &format!("/v1/idempotency/{call}"), body.to_string().into_bytes()).await;
     }
     let path = format!("/v1/idempotency/{ACCOUNT_PATH}/k");
-    expect_code(&api.get(&path).await, 503, "unavailable");
-    expect_code(&api.get(&format!("/v1/idempotency/{ACCOUNT_PATH}")).await, 503, "unavailable");
-    expect_code(&api.send("DELETE", &path, &[], Vec::new()).await.unwrap(), 503, "unavailable");
+    refused("GET", &path, Vec::new()).await;
+    refused("GET", &format!("/v1/idempotency/{ACCOUNT_PATH}"), Vec::new()).await;
+    refused("DELETE", &path, Vec::new()).await;
     cluster.node(2).start();
     cluster.node(3).start();
     cluster.wait_all_ready().await;
