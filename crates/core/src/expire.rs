@@ -7,14 +7,12 @@ use crate::{
     codec::keys::{self, Kind},
     idempotency::Ledger,
     limits::{Chains, Turn},
-    rows::{Rows, RowsError, Table},
+    rows::{Rows, RowsError, Table, corrupt},
     time::ShardTime,
 };
 
 /// Rows that one `Expire` works off at the most: its entry must not hold up the ones behind it.
 pub const ROWS_MAX: u32 = 4_096;
-/// Bytes of rows that one `Expire` reads before it ends short.
-const BYTES_MAX: usize = 4 << 20;
 /// Rows of the expiry table read at a time.
 const CHUNK_ROWS: u32 = 256;
 
@@ -39,21 +37,19 @@ pub(crate) fn expire(
 ) -> Result<u32, RowsError> {
     let up_to = up_to.min(now);
     let limit = limit.min(ROWS_MAX);
-    let (mut done, mut bytes_read) = (0, 0);
-    while done < limit && bytes_read < BYTES_MAX {
+    let mut done = 0;
+    while done < limit {
         let wanted = (limit - done).min(CHUNK_ROWS) as usize;
         let filed = rows.scan(Table::Expiry, &[], None, wanted)?;
         let last_chunk = filed.len() < wanted;
         for (key, _) in filed {
             let (due, row) = keys::parse_due(&key).ok_or_else(|| corrupt(Table::Expiry, &key, "no due time"))?;
-            if due > up_to || bytes_read >= BYTES_MAX {
+            if due > up_to {
                 return Ok(done);
             }
             rows.delete(Table::Expiry, key);
             let verdict = if Kind::of(&row) == Some(Kind::Record) {
-                let (verdict, bytes) = Ledger::new(rows, now, moved).look_again(&row)?;
-                bytes_read += bytes;
-                verdict
+                Ledger::new(rows, now, moved).look_again(&row)?
             } else {
                 Turn::new(rows, chains, now).look_again(&row)?
             };
@@ -69,8 +65,4 @@ pub(crate) fn expire(
         }
     }
     Ok(done)
-}
-
-pub(crate) fn corrupt(table: Table, key: &[u8], detail: &str) -> RowsError {
-    RowsError::Corrupt { table, key: key.to_vec(), detail: detail.to_owned() }
 }

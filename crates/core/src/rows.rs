@@ -42,12 +42,14 @@ pub trait Rows: ReadRows {
 
 /// The decoded row at `key` of [`Table::State`].
 pub(crate) fn read<T: DeserializeOwned>(rows: &(impl ReadRows + ?Sized), key: &[u8]) -> Result<Option<T>, RowsError> {
-    match rows.get(Table::State, key)? {
-        None => Ok(None),
-        Some(bytes) => codec::decode(&bytes).map(Some).map_err(|error| RowsError::Corrupt {
-            table: Table::State,
-            key: key.to_vec(),
-            detail: error.to_string(),
-        }),
-    }
+    rows.get(Table::State, key)?.map(|bytes| decode(key, &bytes)).transpose()
+}
+
+/// A row of [`Table::State`], decoded.
+pub(crate) fn decode<T: DeserializeOwned>(key: &[u8], bytes: &[u8]) -> Result<T, RowsError> {
+    codec::decode(bytes).map_err(|error| corrupt(Table::State, key, &error.to_string()))
+}
+
+pub(crate) fn corrupt(table: Table, key: &[u8], detail: &str) -> RowsError {
+    RowsError::Corrupt { table, key: key.to_vec(), detail: detail.to_owned() }
 }

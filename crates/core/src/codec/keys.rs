@@ -35,12 +35,14 @@ pub enum Kind {
     Tokens = 13,
     /// An idempotency record that is indeterminate: its row's key, behind this tag.
     Indeterminate = 14,
+    /// The response of a completed idempotency record: its row's key, behind this tag.
+    Response = 15,
 }
 
 impl Kind {
     /// The kind of a row by its key.
     pub fn of(key: &[u8]) -> Option<Kind> {
-        const KINDS: [Kind; 14] = [
+        const KINDS: [Kind; 15] = [
             Kind::Clock,
             Kind::SyncedRevision,
             Kind::PolicyChain,
@@ -55,6 +57,7 @@ impl Kind {
             Kind::Record,
             Kind::Tokens,
             Kind::Indeterminate,
+            Kind::Response,
         ];
         let tag = *key.first()?;
         KINDS.into_iter().find(|&kind| kind as u8 == tag)
@@ -138,9 +141,12 @@ pub fn records_of(account: &str) -> Bytes {
 
 /// The note that a record is indeterminate, by the record's row, or the beginning of it.
 pub fn indeterminate(record: &[u8]) -> Bytes {
-    let mut bytes = open(Kind::Indeterminate, record.len());
-    bytes.put_slice(record);
-    bytes.freeze()
+    of_record(Kind::Indeterminate, record)
+}
+
+/// The response of a record, by the record's row.
+pub fn response(record: &[u8]) -> Bytes {
+    of_record(Kind::Response, record)
 }
 
 /// A key of [`crate::rows::Table::Expiry`]: when the row is due, then the row's own key.
@@ -183,6 +189,12 @@ fn open(kind: Kind, capacity: usize) -> BytesMut {
 fn named(kind: Kind, name: &str) -> Bytes {
     let mut bytes = open(kind, name.len());
     bytes.put_slice(name.as_bytes());
+    bytes.freeze()
+}
+
+fn of_record(kind: Kind, record: &[u8]) -> Bytes {
+    let mut bytes = open(kind, record.len());
+    bytes.put_slice(record);
     bytes.freeze()
 }
 

@@ -20,8 +20,9 @@ pub const TTL_MS_DEFAULT: u64 = 86_400_000;
 /// How long a `begin` may wait for another attempt's outcome.
 pub const WAIT_MS_MAX: u64 = 30_000;
 
-/// Tokens are JSON numbers that every client reads exactly (RFC 8259, section 6). The bits from 40 on are the epoch of a
-/// restored shard, which has to give out greater tokens than the one whose backup it was.
+/// Tokens are JSON numbers that every client reads exactly (RFC 8259, section 6). A shard restored from a backup
+/// will have to go on from a greater one than it ever gave out: the bits from 40 on, which it never reaches by counting,
+/// are left for that.
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 /// A stored response's body, decoded.
@@ -39,5 +40,3 @@ pub const PAGE_MAX: u32 = 250;
 pub const PAGE_DEFAULT: u32 = 50;
 /// Rows that a page may read: with a filter that matches few, pages come short instead of slow.
 pub const PAGE_ROWS_READ_MAX: usize = 2_000;
-/// Bytes that a page may read before it ends short: responses lie in the rows.
-pub const PAGE_BYTES_READ_MAX: usize = 4 << 20;

@@ -50,7 +50,7 @@ impl CompleteCommand {
             completed_at: ledger.now,
             completed_wall_ms: self.wall_ms,
             digest,
-            response: self.response.clone(),
+            response_bytes: u32::try_from(self.response.bytes()).unwrap_or(u32::MAX),
         };
         let reply = CompleteReply::Completed {
             completed_wall_ms: self.wall_ms,
@@ -63,7 +63,7 @@ impl CompleteCommand {
             ttl_us: record.ttl_us,
             state: State::Completed(completion),
         };
-        ledger.put(found, &record);
+        ledger.put_completed(found, &record, &self.response);
         Ok(reply)
     }
 }

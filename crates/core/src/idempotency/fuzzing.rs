@@ -13,7 +13,7 @@ pub fn record(row: &[u8]) {
     assert_eq!(codec::decode::<Record>(&codec::encode(&record)).as_ref(), Ok(&record));
     for now in [0, 1, 1 << 40, u64::MAX - 1, u64::MAX].map(ShardTime) {
         let is_shown = record.state_shown(now).is_some();
-        assert_eq!(record.clone().view(now).is_some(), is_shown);
+        assert_eq!(record.view(now).is_some(), is_shown);
         let waits_for_a_person = record.state_shown(now) == Some(super::RecordState::Indeterminate);
         assert!(record.due(now).is_some_and(|due| due > now) || !is_shown || waits_for_a_person);
     }

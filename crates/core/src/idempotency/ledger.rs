@@ -7,11 +7,12 @@ use super::{
     Account, Key,
     bounds::TOKEN_MAX,
     record::{Record, Standing, State},
+    response::Response,
 };
 use crate::{
     codec::{self, keys},
-    expire::{Verdict, corrupt},
-    rows::{Rows, RowsError, Table, read},
+    expire::Verdict,
+    rows::{Rows, RowsError, Table, corrupt, decode, read},
     time::ShardTime,
 };
 
@@ -60,6 +61,12 @@ impl<'a> Ledger<'a> {
         Ok(token)
     }
 
+    /// Writes a completed record, and its response beside it.
+    pub(super) fn put_completed(&mut self, found: Found, record: &Record, response: &Response) {
+        self.rows.put(Table::State, keys::response(&found.row), codec::encode(response));
+        self.put(found, record);
+    }
+
     /// Writes what has become of a record. It is filed as due unless it is filed already, at that time or before.
     pub(super) fn put(&mut self, found: Found, record: &Record) {
         let filed_until = found.stored.as_ref().and_then(|stored| stored.due(self.now));
@@ -69,6 +76,9 @@ impl<'a> Ledger<'a> {
             self.file(&found.row, due);
         }
         self.note_indeterminate(&found, record);
+        if record.completion().is_none() {
+            self.remove_response(&found);
+        }
         // Extended, the attempt goes on.
         let goes_on = |stored: &Record| stored.token == record.token && matches!(record.state, State::InProgress(_));
         if found.stored.as_ref().is_some_and(|stored| stored.attempt().is_some() && !goes_on(stored)) {
@@ -82,10 +92,17 @@ impl<'a> Ledger<'a> {
         if matches!(found.stored, Some(Record { state: State::Indeterminate(_), .. })) {
             self.rows.delete(Table::State, keys::indeterminate(&found.row));
         }
+        self.remove_response(&found);
         if found.stored.is_some_and(|stored| stored.attempt().is_some()) {
             self.moved.push(found.row.clone());
         }
         self.rows.delete(Table::State, found.row);
+    }
+
+    fn remove_response(&mut self, found: &Found) {
+        if found.stored.as_ref().is_some_and(|stored| stored.completion().is_some()) {
+            self.rows.delete(Table::State, keys::response(&found.row));
+        }
     }
 
     /// Keeps the list of indeterminate records, so that they are found among millions of others.
@@ -103,22 +120,17 @@ impl<'a> Ledger<'a> {
         self.rows.put(Table::Expiry, keys::due(due.max(self.now.plus_us(1)), row), Bytes::new());
     }
 
-    /// A record comes up in the expiry table. Returns what is to be done with it, and how many bytes were read.
-    pub(crate) fn look_again(&mut self, row: &Bytes) -> Result<(Verdict, usize), RowsError> {
-        let Some(bytes) = self.rows.get(Table::State, row)? else { return Ok((Verdict::Remove, 0)) };
-        let stored: Record = codec::decode(&bytes).map_err(|error| RowsError::Corrupt {
-            table: Table::State,
-            key: row.to_vec(),
-            detail: error.to_string(),
-        })?;
+    /// A record comes up in the expiry table.
+    pub(crate) fn look_again(&mut self, row: &Bytes) -> Result<Verdict, RowsError> {
+        // Abandoned or deleted meanwhile.
+        let Some(bytes) = self.rows.get(Table::State, row)? else { return Ok(Verdict::Leave) };
+        let stored: Record = decode(row, &bytes)?;
         let found = Found { row: row.clone(), stored: Some(stored), now: self.now };
         let record = found.stored.as_ref().expect("just put there");
         let verdict = match (record.standing(self.now), &record.state) {
-            (Standing::Gone, state) => {
-                if !matches!(state, State::Completed(_)) {
-                    self.moved.push(row.clone());
-                }
-                Verdict::Remove
+            (Standing::Gone, _) => {
+                self.remove(found);
+                Verdict::Leave
             }
             (Standing::Indeterminate, State::InProgress(attempt)) => {
                 let record = Record { state: State::Indeterminate(attempt.clone()), ..record.clone() };
@@ -131,6 +143,6 @@ impl<'a> Ledger<'a> {
             }
             _ => record.due(self.now).map_or(Verdict::Leave, Verdict::FileAt),
         };
-        Ok((verdict, bytes.len()))
+        Ok(verdict)
     }
 }

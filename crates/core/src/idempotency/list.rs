@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Account, Key,
-    bounds::{PAGE_BYTES_READ_MAX, PAGE_MAX, PAGE_ROWS_READ_MAX},
+    bounds::{PAGE_MAX, PAGE_ROWS_READ_MAX},
     record::{Record, RecordState},
 };
 use crate::{
-    codec::{self, keys},
+    codec::keys,
     machine,
-    rows::{ReadRows, RowsError, Table, read},
+    rows::{ReadRows, RowsError, Table, corrupt, decode, read},
     time::ShardTime,
 };
 
@@ -80,23 +80,21 @@ impl Page {
     }
 }
 
-/// Rows read at a time: a page of records with the largest responses takes many megabytes.
-const CHUNK_ROWS: usize = 32;
+/// Rows read at a time.
+const CHUNK_ROWS: usize = 256;
 
 fn all(rows: &dyn ReadRows, account: &Account, after: Option<&Key>, page: &mut Page) -> Result<Option<Key>, RowsError> {
     let prefix = keys::records_of(account.as_str());
     let mut last = after.map(|key| keys::record(account.as_str(), key.as_str()));
-    let (mut rows_read, mut bytes_read) = (0, 0);
+    let mut rows_read = 0;
     loop {
         let chunk = rows.scan(Table::State, &prefix, last.as_deref(), CHUNK_ROWS)?;
         let is_end = chunk.len() < CHUNK_ROWS;
         for (row, value) in chunk {
             let key = key_of(&row, prefix.len())?;
-            let record: Record = codec::decode(&value).map_err(|error| corrupt(&row, error.to_string()))?;
-            page.add(key.clone(), &record);
+            page.add(key.clone(), &decode::<Record>(&row, &value)?);
             rows_read += 1;
-            bytes_read += value.len();
-            if page.is_full() || rows_read >= PAGE_ROWS_READ_MAX || bytes_read >= PAGE_BYTES_READ_MAX {
+            if page.is_full() || rows_read >= PAGE_ROWS_READ_MAX {
                 return Ok(Some(key));
             }
             last = Some(row);
@@ -130,9 +128,5 @@ fn indeterminate(
 
 fn key_of(row: &[u8], prefix_len: usize) -> Result<Key, RowsError> {
     let key = row.get(prefix_len..).and_then(|key| str::from_utf8(key).ok());
-    key.map(Key::stored).ok_or_else(|| corrupt(row, "not a record's key".to_owned()))
-}
-
-fn corrupt(row: &[u8], detail: String) -> RowsError {
-    RowsError::Corrupt { table: Table::State, key: row.to_vec(), detail }
+    key.map(Key::stored).ok_or_else(|| corrupt(Table::State, row, "not a record's key"))
 }

@@ -27,7 +27,7 @@ pub use keys::{Account, Key, NameError};
 pub(crate) use ledger::Ledger;
 pub(crate) use list::list;
 pub use list::{RecordPage, RecordSummary};
-pub use read::{has_moved_on, is_completed};
+pub use read::{completed_bytes, has_moved_on};
 pub(crate) use read::{read_record, replay};
 pub use record::{Lease, RecordState, RecordView, Replay};
 pub use response::{Body, HeaderValues, Response, ResponseError};

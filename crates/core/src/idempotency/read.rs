@@ -1,22 +1,38 @@
 //! Reads of single records. Time is that of the rows: whatever depends on something having expired was committed before.
 
+use bytes::Bytes;
+
 use super::{
-    Account, Key,
-    record::{Completion, Record, RecordView, Replay, Standing, State},
+    Account, Key, Response,
+    record::{Completion, Record, RecordView, Replay, Standing},
 };
 use crate::{
     codec::keys,
     machine,
-    rows::{ReadRows, RowsError, read},
+    rows::{ReadRows, RowsError, Table, corrupt, read},
+    time::ShardTime,
 };
 
-fn find(rows: &dyn ReadRows, account: &Account, key: &Key) -> Result<Option<Record>, RowsError> {
-    read(rows, &keys::record(account.as_str(), key.as_str()))
+/// A record and its row's key.
+fn find(rows: &dyn ReadRows, account: &Account, key: &Key) -> Result<Option<(Bytes, Record)>, RowsError> {
+    let row = keys::record(account.as_str(), key.as_str());
+    Ok(read(rows, &row)?.map(|record| (row, record)))
+}
+
+/// The response of a completed record.
+fn response(rows: &dyn ReadRows, record: &[u8]) -> Result<Response, RowsError> {
+    let row = keys::response(record);
+    read(rows, &row)?.ok_or_else(|| corrupt(Table::State, &row, "a completed record has no response"))
 }
 
 pub(crate) fn read_record(rows: &dyn ReadRows, account: &Account, key: &Key) -> Result<Option<RecordView>, RowsError> {
     let now = machine::clock(rows)?;
-    Ok(find(rows, account, key)?.and_then(|record| record.view(now)))
+    let Some((row, record)) = find(rows, account, key)? else { return Ok(None) };
+    let Some(mut view) = record.view(now) else { return Ok(None) };
+    if record.completion().is_some() {
+        view.response = Some(response(rows, &row)?);
+    }
+    Ok(Some(view))
 }
 
 /// The outcome, where the record is completed and was begun with this fingerprint. Everything else is decided by an
@@ -28,20 +44,22 @@ pub(crate) fn replay(
     fingerprint: &str,
 ) -> Result<Option<Replay>, RowsError> {
     let now = machine::clock(rows)?;
-    let record = find(rows, account, key)?
-        .filter(|record| record.fingerprint == fingerprint && record.standing(now) == Standing::Completed);
-    Ok(record.and_then(|record| match record.state {
-        State::Completed(Completion { response, completed_wall_ms, .. }) => {
-            Some(Replay { response, completed_wall_ms })
+    let Some((row, record)) = find(rows, account, key)? else { return Ok(None) };
+    match completion(&record, now) {
+        Some(completion) if record.fingerprint == fingerprint => {
+            let completed_wall_ms = completion.completed_wall_ms;
+            Ok(Some(Replay { response: response(rows, &row)?, completed_wall_ms }))
         }
-        _ => None,
-    }))
+        _ => Ok(None),
+    }
 }
 
-/// Whether these rows, which may be behind the leader's, have the record as completed: a hint that a read will do.
-pub fn is_completed(rows: &dyn ReadRows, account: &Account, key: &Key) -> Result<bool, RowsError> {
+/// How many bytes the response takes, where these rows, which may be behind the leader's, have the record as completed: a
+/// hint that a read will do, and how large its answer will be.
+pub fn completed_bytes(rows: &dyn ReadRows, account: &Account, key: &Key) -> Result<Option<u32>, RowsError> {
     let now = machine::clock(rows)?;
-    Ok(find(rows, account, key)?.is_some_and(|record| record.standing(now) == Standing::Completed))
+    let found = find(rows, account, key)?;
+    Ok(found.and_then(|(_, record)| Some(completion(&record, now)?.response_bytes)))
 }
 
 /// Whether, as far as these rows know, the attempt with `token` no longer holds the key. They may be behind the leader's,
@@ -52,6 +70,11 @@ pub fn has_moved_on(rows: &dyn ReadRows, account: &Account, key: &Key, token: u6
     }
     let now = machine::clock(rows)?;
     let held = find(rows, account, key)?
-        .is_some_and(|record| record.token == token && record.standing(now) == Standing::Leased);
+        .is_some_and(|(_, record)| record.token == token && record.standing(now) == Standing::Leased);
     Ok(!held)
+}
+
+/// How the record was completed, unless that has expired.
+fn completion(record: &Record, now: ShardTime) -> Option<&Completion> {
+    record.completion().filter(|_| record.standing(now) == Standing::Completed)
 }

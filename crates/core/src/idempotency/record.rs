@@ -44,7 +44,8 @@ pub(super) struct Completion {
     pub(super) completed_wall_ms: u64,
     #[serde(with = "serde_bytes")]
     pub(super) digest: Digest,
-    pub(super) response: Response,
+    /// What the response, which has a row of its own, takes there.
+    pub(super) response_bytes: u32,
 }
 
 /// Until when an attempt owns its key.
@@ -145,16 +146,17 @@ pub struct RecordView {
 }
 
 impl Record {
-    pub(super) fn view(self, now: ShardTime) -> Option<RecordView> {
-        let state = self.state_shown(now)?;
-        let lease_expires_wall_ms = self.attempt().map(|attempt| attempt.lease_ends_wall_ms);
-        let expires_wall_ms = self.completion().map(|completion| self.expires_wall_ms(completion));
-        let created_wall_ms = self.created_wall_ms;
-        let (completed_wall_ms, response) = match self.state {
-            State::Completed(completion) => (Some(completion.completed_wall_ms), Some(completion.response)),
-            _ => (None, None),
-        };
-        Some(RecordView { state, created_wall_ms, lease_expires_wall_ms, completed_wall_ms, expires_wall_ms, response })
+    /// The record as callers see it, its response still to be read; `None` where there is to be none any more.
+    pub(super) fn view(&self, now: ShardTime) -> Option<RecordView> {
+        let completion = self.completion();
+        Some(RecordView {
+            state: self.state_shown(now)?,
+            created_wall_ms: self.created_wall_ms,
+            lease_expires_wall_ms: self.attempt().map(|attempt| attempt.lease_ends_wall_ms),
+            completed_wall_ms: completion.map(|completion| completion.completed_wall_ms),
+            expires_wall_ms: completion.map(|completion| self.expires_wall_ms(completion)),
+            response: None,
+        })
     }
 
     /// `None` where there is to be no record any more.

@@ -27,7 +27,7 @@ pub enum HeaderValues {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// UTF-8; a `String` in all but name, so that it is not copied.
+    /// UTF-8.
     Text(String),
     /// Came in base64, and goes out so.
     Binary(Bytes),

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     codec::keys::{self, Kind},
-    expire::{Verdict, corrupt},
-    rows::{RowsError, Table, read},
+    expire::Verdict,
+    rows::{RowsError, Table, corrupt, read},
     time::ShardTime,
 };
 
