@@ -7,7 +7,7 @@ use openraft::{Config, SnapshotPolicy};
 
 use crate::error::ConsensusError;
 
-/// Entries between two snapshots when bytes don't ask for one earlier.
+/// Entries between two snapshots when bytes don't ask for one earlier. Of a large state there are more, see `maintenance`.
 pub const SNAPSHOT_EVERY_ENTRIES: u64 = 50_000;
 /// Log bytes between two snapshots: what a restart may have to read again, and what a lagging member may be sent.
 pub const SNAPSHOT_EVERY_BYTES: u64 = 64 << 20;
@@ -115,7 +115,8 @@ impl GroupConfig {
             install_snapshot_timeout: millis(timing.snapshot_chunk),
             max_payload_entries: APPEND_ENTRIES_MAX,
             max_append_entries: Some(WRITE_ENTRIES_MAX),
-            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_every_entries),
+            // Asked for by `maintenance`, which knows how large entries and snapshots are.
+            snapshot_policy: SnapshotPolicy::Never,
             // Only tells when a learner has caught up; `replace_member` has its own, stricter rule.
             replication_lag_threshold: self.snapshot_every_entries,
             max_in_snapshot_log_to_keep: self.keep_entries,

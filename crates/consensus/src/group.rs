@@ -68,7 +68,7 @@ pub struct GroupStatus {
     pub joint: bool,
     /// Bytes of entries in the log on this member.
     pub log_bytes: u64,
-    /// Rows applied and not yet written behind.
+    /// Rows applied and not yet on their way to the disk.
     pub dirty_rows: usize,
 }
 

@@ -166,6 +166,12 @@ impl State {
         self.snapshot_index.subscribe()
     }
 
+    /// Bytes of the newest snapshot; 0 when there is none.
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        let current = self.current.lock().expect("no code panics while it holds the current snapshot");
+        current.as_ref().map_or(0, SnapshotFile::bytes)
+    }
+
     pub(crate) fn snapshots(&self) -> Arc<SnapshotDir> {
         Arc::clone(&self.snapshots)
     }
@@ -296,11 +302,15 @@ impl State {
         let loaded = install.load(&file)?;
         {
             let _writing = self.writing();
-            let mut inner = self.lock();
-            inner.expect_whole()?;
-            inner.rows.flip(loaded)?;
-            inner.machine = Machine::new(self.shard);
-            inner.applied = applied;
+            let store = {
+                let mut inner = self.lock();
+                inner.expect_whole()?;
+                inner.rows.flip(loaded)?;
+                inner.machine = Machine::new(self.shard);
+                inner.applied = applied;
+                inner.rows.store()
+            };
+            store.sync()?;
         }
         if let Some(log_id) = meta.last_log_id {
             self.note_applied(log_id);

@@ -13,7 +13,7 @@ use crate::{
     settings::{self, Override, Settings, Sources},
 };
 
-/// Rate limits that hold, on a cluster of equal nodes.
+/// Rate limits and idempotency keys that hold, on a cluster of equal nodes.
 #[derive(Parser)]
 #[command(name = "onceward", version)]
 struct Cli {

@@ -40,7 +40,7 @@ pub fn config(settings: &Settings, on_fatal: Arc<dyn Fn(String) + Send + Sync>) 
         peers: peers.collect::<BTreeMap<_, _>>(),
         security: security(&settings.peers)?,
         store: store_options(&settings.storage),
-        tuning: tuning(&settings.raft),
+        tuning: Tuning { waiters_max: settings.http.max_in_flight.div_ceil(2) as usize, ..tuning(&settings.raft) },
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         on_fatal,

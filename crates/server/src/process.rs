@@ -89,6 +89,7 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
 async fn end(app: &App, node: &Node, stop: CancellationToken, serving: JoinHandle<()>) {
     info!("stopping");
     app.stopping.cancel();
+    node.stop_waiting();
     sleep(Duration::from_millis(u64::from(app.http.drain_ms))).await;
     stop.cancel();
     if let Err(error) = serving.await {

@@ -365,7 +365,7 @@ async fn tokens_are_asked_for_where_the_contract_says() {
         ("DELETE", "/v1/policies/api", "", [false, true, false, false, false]),
         ("POST", "/v1/limits/check", ONE, [false, true, true, true, false]),
         ("POST", "/v1/limits/refund", refund, [false, true, true, true, false]),
-        ("DELETE", "/v1/limits/api/k", "", [false, true, true, true, false]),
+        ("DELETE", "/v1/limits/api/k", "", [false, true, true, false, false]),
     ] {
         for (name, allowed) in ["", "admin", "service", "tenant", "metrics"].into_iter().zip(allowed) {
             let mut request = Request::builder().method(method).uri(target).header("content-type", "application/json");

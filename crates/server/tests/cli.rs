@@ -131,6 +131,29 @@ fn config_check_prints_what_is_in_effect_and_no_secret() {
 }
 
 #[test]
+fn a_peer_port_in_use_ends_the_start_with_3_and_only_when_the_data_directory_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let file = dir.path().join("node.toml");
+    let data = dir.path().join("data");
+    let config = format!(
+        "node.data_dir = {:?}\nhttp.listen = \"127.0.0.1:{}\"\npeers.listen = \"{}\"\n",
+        data.to_str().unwrap(),
+        free_port(),
+        taken.local_addr().unwrap()
+    );
+    fs::write(&file, config).unwrap();
+    let file = file.to_str().unwrap();
+    assert!(onceward(&["init", "--config", file]).status.success());
+    let started = onceward(&["start", "--config", file]);
+    assert_eq!(started.status.code(), Some(3), "{}", stderr(&started));
+    assert!(stderr(&started).contains("in use"), "{}", stderr(&started));
+    let last = stderr(&started).lines().last().unwrap_or_default().to_owned();
+    assert!(last.starts_with("onceward: "), "{}", stderr(&started));
+    assert!(stderr(&started).contains("closing the data directory"), "{}", stderr(&started));
+}
+
+#[test]
 fn a_node_serves_reloads_its_tokens_and_stops_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let secret_file = dir.path().join("token");

@@ -10,10 +10,10 @@ use onceward_server::{
     http::Listener,
     settings::{Settings, TlsSettings},
 };
-use support::{Api, api_with};
+use support::{Api, api_with, large_replay};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     task::JoinHandle,
     time::timeout,
 };
@@ -286,34 +286,62 @@ async fn large_bodies_beyond_their_budget_are_503_and_small_ones_pass() {
     assert!(server.exchange(complete(200_000).as_bytes()).await.starts_with("HTTP/1.1 200"));
 }
 
-fn waiting_begin(wait_ms: u64) -> String {
+fn begin(wait_ms: u64, more_headers: &str) -> String {
     let body = format!(r#"{{"account": "a", "key": "k", "fingerprint": "f", "wait_ms": {wait_ms}}}"#);
     format!(
-        "POST /v1/idempotency/begin HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/idempotency/begin HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{more_headers}\r\n{body}",
         body.len()
     )
 }
 
 #[tokio::test]
-async fn nothing_cuts_off_who_waits_and_stopping_answers_at_once() {
-    let server = serve(|settings| settings.http.idle_timeout_ms = 100).await;
-    server.api.fake.set(|script| script.waits = true);
-    let answer = server.exchange(waiting_begin(600).as_bytes()).await;
-    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+async fn large_answers_count_until_they_are_written_and_one_too_many_is_503() {
+    const BUDGET: usize = 4 << 20;
+    const TEXT: usize = 256 << 10;
+    let server = serve(|settings| settings.http.max_buffered_bytes = BUDGET as u32).await;
+    server.api.fake.set(|script| script.begin = Ok(large_replay(TEXT)));
+    let budget = &server.api.edge.app().buffered;
+    // More than the buffers of the system take of each.
+    let requests = begin(0, "onceward-timeout-ms: 50\r\n").repeat(16);
+    let mut readers = Vec::new();
+    for _ in 0..32 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        let mut reader = socket.connect(server.address).await.unwrap();
+        reader.write_all(requests.as_bytes()).await.unwrap();
+        readers.push(reader);
+    }
+    let full = async {
+        while budget.available_permits() > 6 * TEXT {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // And it stays so.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    };
+    timeout(PATIENCE, full).await.expect("answers that nobody reads are counted");
+    let asked = std::time::Instant::now();
+    let refused = server.exchange(begin(0, "connection: close\r\nonceward-timeout-ms: 300\r\n").as_bytes()).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
+    assert!(refused.contains("\"code\":\"unavailable\""), "{refused}");
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    assert!(server.exchange(check("connection: close\r\n").as_bytes()).await.starts_with("HTTP/1.1 200"));
 
-    server.api.fake.asked();
-    let mut waiter = server.connect().await;
-    waiter.write_all(waiting_begin(30_000).as_bytes()).await.unwrap();
-    let asked = async {
-        while server.api.fake.asked().is_empty() {
+    drop(readers);
+    let free = async {
+        while budget.available_permits() < BUDGET {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, asked).await.expect("it waits");
-    let started = std::time::Instant::now();
-    server.api.edge.app().stopping.cancel();
-    server.stop.cancel();
-    assert!(read_to_end(&mut waiter).await.starts_with("HTTP/1.1 201"));
-    timeout(PATIENCE, server.serving).await.expect("serving ends").unwrap();
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    timeout(PATIENCE, free).await.expect("nothing stays counted");
+    let answer = server.exchange(begin(0, "connection: close\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.len() > 6 * TEXT);
+    assert_eq!(budget.available_permits(), BUDGET);
+}
+
+#[tokio::test]
+async fn nothing_cuts_off_who_waits() {
+    let server = serve(|settings| settings.http.idle_timeout_ms = 100).await;
+    server.api.fake.set(|script| script.waits = true);
+    let answer = server.exchange(begin(600, "connection: close\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use axum::http::Request;
+use axum::http::{Request, StatusCode};
 use bytes::Bytes;
 use onceward_core::idempotency::{
     AbandonReply, Body, CompleteReply, DeleteRecordReply, ExtendReply, HeaderValues, Key, RecordPage, RecordState,
@@ -15,7 +15,7 @@ use onceward_core::idempotency::{
 use onceward_server::settings::{Role, Secret, Settings, TokenSettings};
 use onceward_shard::{BeginAnswer, ServiceError};
 use serde_json::{Value, json};
-use support::{Answer, Api, WALL_MS, api, api_with};
+use support::{Answer, Api, WALL_MS, api, api_with, large_replay, read};
 
 const BEGIN: &str = r#"{"account": "acme", "key": "k", "fingerprint": "f"}"#;
 const COMPLETE: &str = r#"{"account": "acme", "key": "k", "token": 4711, "response": {"status": 200}}"#;
@@ -139,6 +139,63 @@ async fn complete_abandon_and_extend_answer_as_the_contract_says() {
     for (operation, body) in [("complete", COMPLETE), ("abandon", ABANDON), ("extend", EXTEND)] {
         post(&api, operation, body).await.assert_problem(409, "already_completed");
     }
+}
+
+#[tokio::test]
+async fn large_answers_share_a_budget_and_wait_for_room_in_it() {
+    const BUDGET: usize = 700_000;
+    let mut settings = Settings::default();
+    settings.http.max_buffered_bytes = BUDGET as u32;
+    let api = api_with(&settings);
+    let budget = &api.edge.app().buffered;
+    // 300 kB each: there is room for two, and one may wait.
+    api.fake.set(|script| script.begin = Ok(large_replay(50_000)));
+    let ask = async |timeout_ms: &str| {
+        api.unread("POST", "/v1/idempotency/begin", BEGIN, &[("onceward-timeout-ms", timeout_ms)]).await
+    };
+    let (first, second) = (ask("2000").await, ask("2000").await);
+    let left = budget.available_permits();
+    assert!(first.status() == 200 && second.status() == 200 && left < 100_000, "{left}");
+    let asked = Instant::now();
+    let refused = read(ask("100").await).await;
+    refused.assert_problem(503, "unavailable");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert!((100..1_000).contains(&asked.elapsed().as_millis()), "{:?}", asked.elapsed());
+    // So is every other answer of that size that changed nothing; small ones pass.
+    api.fake.set(|script| {
+        let mut large = view(RecordState::Completed);
+        large.response.as_mut().unwrap().body = Body::Text("\u{1}".repeat(50_000));
+        script.record = Ok(Some(large));
+    });
+    let path = "/v1/idempotency/acme/k";
+    let reading = api.unread("GET", path, "", &[("onceward-timeout-ms", "50")]).await;
+    read(reading).await.assert_problem(503, "unavailable");
+    assert_eq!(post(&api, "complete", COMPLETE).await.status, 200);
+    // What was done is told, however large.
+    let overrides: Vec<String> = (0..1_000).map(|n| format!(r#""key-{n:040}":{{"rate":"1/s"}}"#)).collect();
+    let policy = format!(r#"{{"rate":"1/s","overrides":{{{}}}}}"#, overrides.join(","));
+    let stored = api.call("PUT", "/v1/policies/p", policy.clone()).await;
+    let (sent, told) = (policy.len(), stored.body.len());
+    assert!(sent < 64 << 10 && told > 64 << 10, "{sent} and {told}: {:.200?}", stored.body);
+    assert_eq!((stored.status, budget.available_permits()), (201, left - told), "and counted where there is room");
+    drop(stored);
+
+    let leave = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // One waits already.
+        read(ask("2000").await).await.assert_problem(503, "unavailable");
+        drop(first);
+    };
+    let (waited, ()) = tokio::join!(ask("2000"), leave);
+    assert_eq!((waited.status(), budget.available_permits()), (StatusCode::OK, left));
+    let waited = read(waited).await;
+    assert_eq!(waited.json()["response"]["body"], "\u{1}".repeat(50_000));
+    assert!(budget.available_permits() < BUDGET / 2, "its bytes are still there");
+    drop((second, waited));
+    assert_eq!(budget.available_permits(), BUDGET);
+    // One that is larger than the whole budget goes alone.
+    api.fake.set(|script| script.begin = Ok(large_replay(200_000)));
+    assert_eq!(read(ask("100").await).await.status, 200);
 }
 
 fn view(state: RecordState) -> RecordView {
@@ -753,35 +810,6 @@ async fn a_definite_no_is_503_and_an_unknown_outcome_504() {
             assert_eq!(answer.header("retry-after"), (status == 503).then_some("2"), "{method} {target}");
         }
     }
-}
-
-#[tokio::test]
-async fn whoever_waits_is_answered_when_the_node_stops_and_stays_the_same_attempt() {
-    let api = api();
-    api.fake.set(|script| {
-        script.waits = true;
-        script.begin = Ok(BeginAnswer::InProgress { retry_after_ms: 700 });
-    });
-    let started = Instant::now();
-    let waiting = r#"{"account": "acme", "key": "k", "fingerprint": "f", "wait_ms": 30000}"#;
-    let stop = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        api.edge.app().stopping.cancel();
-    };
-    let (answer, ()) = tokio::join!(post(&api, "begin", waiting), stop);
-    answer.assert_problem(409, "in_progress");
-    assert_eq!(answer.header("retry-after"), Some("1"));
-    assert!(started.elapsed() < Duration::from_secs(5));
-    let asked = api.fake.asked();
-    let attempt = |asked: &str| asked.split("Some(").nth(1).unwrap().split(')').next().unwrap().to_owned();
-    assert_eq!((asked.len(), attempt(&asked[0]).len()), (2, 34), "{asked:?}");
-    assert_eq!(attempt(&asked[0]), attempt(&asked[1]));
-    assert!(asked[0].ends_with("wait 30000") && asked[1].ends_with("wait 0"), "{asked:?}");
-    assert!((1_900..=2_000).contains(&api.fake.patience_ms()), "{}", api.fake.patience_ms());
-    // A node that is stopping lets nobody wait.
-    post(&api, "begin", waiting).await.assert_problem(409, "in_progress");
-    let asked = api.fake.asked();
-    assert!(asked.len() == 1 && asked[0].ends_with("wait 0"), "{asked:?}");
 }
 
 #[tokio::test]

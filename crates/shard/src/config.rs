@@ -46,7 +46,13 @@ pub struct Tuning {
     pub snapshot_every_bytes: u64,
     /// Log entries kept behind a snapshot for replicas that lag a little.
     pub keep_entries: u64,
+    /// Calls that wait for the outcome of an idempotency key at once. Each keeps one of the places that there are for
+    /// requests, and those who don't wait need some too. Beyond it nobody is made to wait.
+    pub waiters_max: usize,
 }
+
+/// Half of the requests that the HTTP port has under way at once when it is told nothing else.
+const WAITERS_MAX: usize = 2_048;
 
 /// The longest election timeout and two heartbeats: shorter than any follower waits before it campaigns, so that a leader
 /// isn't given up before the others may look for one. It only decides how soon requests are turned away; what a deposed
@@ -61,6 +67,7 @@ impl Default for Tuning {
             snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES,
             snapshot_every_bytes: SNAPSHOT_EVERY_BYTES,
             keep_entries: KEEP_ENTRIES,
+            waiters_max: WAITERS_MAX,
         }
     }
 }

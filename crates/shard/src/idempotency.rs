@@ -12,7 +12,7 @@ use onceward_core::{
     idempotency::{
         AbandonCommand, AbandonReply, Account, AttemptId, BeginCommand, BeginReply, CompleteCommand, CompleteReply,
         DeleteRecordCommand, DeleteRecordReply, ExtendCommand, ExtendReply, Key, Lease, OnLeaseExpiry, RecordPage,
-        RecordState, RecordView, Replay, Response, has_moved_on, is_completed,
+        RecordState, RecordView, Replay, Response, completed_bytes, has_moved_on,
     },
     query::{Answer, Query},
 };
@@ -20,12 +20,13 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::{
     node::{Surroundings, unexpected},
     outcome::{NotApplied, ServiceError},
-    router::Router,
+    router::{Resent, Router},
     shard_actor::Shard,
 };
 
@@ -33,9 +34,13 @@ use crate::{
 const ASK_AGAIN_MAX_MS: u64 = 1_000;
 /// How long a waiter relies on being woken before it asks again by itself.
 const WAIT_SLICE: Duration = Duration::from_secs(5);
-/// Calls that wait on this node at once: each keeps one of the places that the HTTP port has for requests (4096 unless it
-/// is told otherwise), and those who don't wait need some too. Beyond it nobody is made to wait.
-const WAITERS_MAX: usize = 2_048;
+/// An answer older than this is not given without asking again.
+const STALE_AFTER: Duration = Duration::from_millis(20);
+/// An answer with a response of more bytes than this is large.
+const LARGE_RESPONSE_BYTES: u32 = 16 << 10;
+/// Large answers that this node asks for at once: what a leader has to send to it in one go must not outgrow the link,
+/// which carries entries too.
+const LARGE_ANSWERS_MAX: usize = 64;
 /// How often a waiter looks at a shard that has no replica on this node, at first and at last.
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(50);
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(400);
@@ -78,7 +83,7 @@ enum Waited {
     MovedOn,
     /// It seems to hold it still.
     ForNow,
-    /// Too many wait already.
+    /// Too many wait already, or the node is on its way out.
     InVain,
 }
 
@@ -93,11 +98,26 @@ pub(crate) struct Idempotency {
     surroundings: Arc<Surroundings>,
     /// One permit for each that may wait.
     waiters: Semaphore,
+    /// One permit for each large answer that is under way.
+    large_answers: Semaphore,
+    /// The node is on its way out.
+    stopping: CancellationToken,
 }
 
 impl Idempotency {
     pub(crate) fn new(router: Arc<Router>, surroundings: Arc<Surroundings>) -> Idempotency {
-        Idempotency { router, surroundings, waiters: Semaphore::new(WAITERS_MAX) }
+        Idempotency {
+            waiters: Semaphore::new(surroundings.tuning.waiters_max),
+            router,
+            surroundings,
+            large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
+            stopping: CancellationToken::new(),
+        }
+    }
+
+    /// Whoever waits is answered now, and nobody is made to wait any more.
+    pub(crate) fn stop_waiting(&self) {
+        self.stopping.cancel();
     }
 
     pub(crate) async fn begin(&self, request: BeginRequest) -> Result<BeginAnswer, ServiceError> {
@@ -118,18 +138,31 @@ impl Idempotency {
             },
             wall_ms: 0,
         };
+        let mut resent = Resent(false);
         loop {
             command.wall_ms = self.surroundings.clock.wall_ms();
-            let (token, lease_remaining_us) = match self.try_begin(shard, &command, Instant::now() + patience).await? {
-                Tried::Answered(answer) => return Ok(answer),
-                Tried::Held { token, lease_remaining_us } => (token, lease_remaining_us),
+            let tried = self.try_begin(shard, &command, Instant::now() + patience, &mut resent).await;
+            let (token, lease_remaining_us) = match tried {
+                Ok(Tried::Answered(answer)) => return Ok(answer),
+                Ok(Tried::Held { token, lease_remaining_us }) => (token, lease_remaining_us),
+                // An earlier copy may have got the key, or get it yet.
+                Err(ServiceError::Unavailable { .. }) if resent.0 => return Err(ServiceError::Unknown),
+                Err(error) => return Err(error),
             };
-            let until = wait_until.min(Instant::now() + WAIT_SLICE);
-            let waited = self.wait(shard, &command, token, until).await;
-            if waited == Waited::InVain || (waited == Waited::ForNow && Instant::now() >= wait_until) {
-                let retry_after_ms = lease_remaining_us.div_ceil(1_000).clamp(1, ASK_AGAIN_MAX_MS);
-                return Ok(BeginAnswer::InProgress { retry_after_ms });
+            let began = Instant::now();
+            let waited = self.wait(shard, &command, token, wait_until.min(began + WAIT_SLICE)).await;
+            if waited == Waited::MovedOn || (waited == Waited::ForNow && Instant::now() < wait_until) {
+                continue;
             }
+            // What was said before the wait may not be true any more, nor known here.
+            let deadline = Instant::now() + patience;
+            if began.elapsed() > STALE_AFTER && self.has_moved_on(shard, &command, token, deadline).await? {
+                continue;
+            }
+            let waited_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let retry_after_ms =
+                lease_remaining_us.saturating_sub(waited_us).div_ceil(1_000).clamp(1, ASK_AGAIN_MAX_MS);
+            return Ok(BeginAnswer::InProgress { retry_after_ms });
         }
     }
 
@@ -138,14 +171,18 @@ impl Idempotency {
         shard: ShardId,
         command: &BeginCommand,
         deadline: Instant,
+        resent: &mut Resent,
     ) -> Result<Tried, ServiceError> {
-        if self.is_completed_here(shard, command)
-            && let Some(replay) = self.replay(shard, command, deadline).await?
+        let bytes = self.completed_bytes_here(shard, &command.account, &command.key);
+        if bytes.is_some()
+            && let Some(replay) = self.replay(shard, command, bytes, deadline).await?
         {
             return Ok(Tried::Answered(BeginAnswer::Completed(replay)));
         }
         loop {
-            let outcome = self.router.submit_until_known(shard, Command::Begin(command.clone()), deadline).await;
+            let entry = Command::Begin(command.clone());
+            let (outcome, again) = self.router.submit_until_known(shard, &entry, deadline).await;
+            resent.0 |= again.0;
             let answer = match outcome.into_result()? {
                 Reply::Begin(BeginReply::Started { token, lease }) => BeginAnswer::Started { token, lease },
                 Reply::Begin(BeginReply::InProgress { token, lease_remaining_us }) => {
@@ -153,7 +190,7 @@ impl Idempotency {
                 }
                 Reply::Begin(BeginReply::Indeterminate) => BeginAnswer::Indeterminate,
                 Reply::Begin(BeginReply::FingerprintMismatch) => BeginAnswer::FingerprintMismatch,
-                Reply::Begin(BeginReply::Completed) => match self.replay(shard, command, deadline).await? {
+                Reply::Begin(BeginReply::Completed) => match self.replay(shard, command, None, deadline).await? {
                     Some(replay) => BeginAnswer::Completed(replay),
                     // It expired or was deleted in between, so that the next entry finds none.
                     None if Instant::now() < deadline => continue,
@@ -165,27 +202,46 @@ impl Idempotency {
         }
     }
 
-    /// Whether this node's replica, which may be behind, has the record as completed.
-    fn is_completed_here(&self, shard: ShardId, command: &BeginCommand) -> bool {
-        let Some(replica) = self.router.local(shard) else { return false };
-        let completed = replica.group.read(|rows| is_completed(rows, &command.account, &command.key));
-        completed.unwrap_or_else(|error| {
+    /// How large the response is, where this node's replica, which may be behind, has the record as completed.
+    fn completed_bytes_here(&self, shard: ShardId, account: &Account, key: &Key) -> Option<u32> {
+        let replica = self.router.local(shard)?;
+        replica.group.read(|rows| completed_bytes(rows, account, key)).unwrap_or_else(|error| {
             error!(%shard, %error, "a record cannot be read");
-            false
+            None
         })
     }
 
+    /// `bytes`: how large the response is; `None`: that is not known.
     async fn replay(
         &self,
         shard: ShardId,
         command: &BeginCommand,
+        bytes: Option<u32>,
         deadline: Instant,
     ) -> Result<Option<Replay>, ServiceError> {
         let (account, key, fingerprint) = (command.account.clone(), command.key.clone(), command.fingerprint.clone());
-        match self.router.query(shard, Query::Replay { account, key, fingerprint }, deadline).await.into_result()? {
+        let query = Query::Replay { account, key, fingerprint };
+        match self.query_response(shard, query, bytes, deadline).await? {
             Answer::Replay(replay) => Ok(replay),
             other => Err(unexpected(&other)),
         }
+    }
+
+    async fn query_response(
+        &self,
+        shard: ShardId,
+        query: Query,
+        bytes: Option<u32>,
+        deadline: Instant,
+    ) -> Result<Answer, ServiceError> {
+        let _permit = match bytes {
+            Some(..=LARGE_RESPONSE_BYTES) => None,
+            _ => match timeout_at(deadline, self.large_answers.acquire()).await {
+                Ok(permit) => permit.ok(),
+                Err(_) => return Err(NotApplied::Overloaded.into()),
+            },
+        };
+        self.router.query(shard, query, deadline).await.into_result()
     }
 
     /// Waits until the attempt with `token` seems to hold the key no longer.
@@ -194,11 +250,16 @@ impl Idempotency {
             return Waited::ForNow;
         }
         let Ok(_permit) = self.waiters.try_acquire() else { return Waited::InVain };
-        let moved_on = match self.router.local(shard) {
-            Some(replica) => wait_here(replica, command, token, until).await,
-            None => self.look_there(shard, command, token, until).await,
+        let waiting = async {
+            match self.router.local(shard) {
+                Some(replica) => wait_here(replica, command, token, until).await,
+                None => self.look_there(shard, command, token, until).await,
+            }
         };
-        if moved_on { Waited::MovedOn } else { Waited::ForNow }
+        tokio::select! {
+            moved_on = waiting => if moved_on { Waited::MovedOn } else { Waited::ForNow },
+            () = self.stopping.cancelled() => Waited::InVain,
+        }
     }
 
     async fn look_there(&self, shard: ShardId, command: &BeginCommand, token: u64, until: Instant) -> bool {
@@ -210,11 +271,25 @@ impl Idempotency {
             }
             sleep(pause.min(left)).await;
             pause = (pause * 2).min(LOOK_EVERY_MAX);
-            let query = Query::HasMovedOn { account: command.account.clone(), key: command.key.clone(), token };
-            match self.router.query(shard, query, until).await.into_result() {
-                Ok(Answer::HasMovedOn(false)) | Err(_) => {}
-                Ok(_) => return true,
+            // Whoever can't be asked now is asked again.
+            if let Ok(true) = self.has_moved_on(shard, command, token, until).await {
+                return true;
             }
+        }
+    }
+
+    /// Whether the attempt with `token` no longer holds the key, as the leader knows.
+    async fn has_moved_on(
+        &self,
+        shard: ShardId,
+        command: &BeginCommand,
+        token: u64,
+        deadline: Instant,
+    ) -> Result<bool, ServiceError> {
+        let query = Query::HasMovedOn { account: command.account.clone(), key: command.key.clone(), token };
+        match self.router.query(shard, query, deadline).await.into_result()? {
+            Answer::HasMovedOn(moved_on) => Ok(moved_on),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -229,7 +304,10 @@ impl Idempotency {
         let shard = self.shard(&account);
         let wall_ms = self.surroundings.clock.wall_ms();
         let command = Command::Complete(CompleteCommand { account, key, token, response, wall_ms });
-        match self.router.submit_until_known(shard, command, deadline).await.into_result()? {
+        let (outcome, resent) = self.router.submit_until_known(shard, &command, deadline).await;
+        match outcome.into_result()? {
+            // Perhaps it landed and was deleted, or expired, before it came again.
+            Reply::Complete(CompleteReply::Fenced) if resent.0 => Err(ServiceError::Unknown),
             Reply::Complete(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
@@ -245,7 +323,7 @@ impl Idempotency {
     ) -> Result<AbandonReply, ServiceError> {
         let shard = self.shard(&account);
         let command = Command::Abandon(AbandonCommand { account, key, token });
-        match self.router.submit(shard, command, deadline).await.into_result()? {
+        match self.router.submit(shard, &command, deadline).await.into_result()? {
             Reply::Abandon(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
@@ -262,7 +340,9 @@ impl Idempotency {
         let shard = self.shard(&account);
         let wall_ms = self.surroundings.clock.wall_ms();
         let command = Command::Extend(ExtendCommand { account, key, token, lease_us: lease_ms * 1_000, wall_ms });
-        match self.router.submit_until_known(shard, command, deadline).await.into_result()? {
+        let (outcome, resent) = self.router.submit_until_known(shard, &command, deadline).await;
+        match outcome.into_result()? {
+            Reply::Extend(ExtendReply::Fenced) if resent.0 => Err(ServiceError::Unknown),
             Reply::Extend(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
@@ -277,7 +357,7 @@ impl Idempotency {
     ) -> Result<DeleteRecordReply, ServiceError> {
         let shard = self.shard(&account);
         let command = Command::DeleteRecord(DeleteRecordCommand { account, key });
-        match self.router.submit(shard, command, deadline).await.into_result()? {
+        match self.router.submit(shard, &command, deadline).await.into_result()? {
             Reply::DeleteRecord(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
@@ -290,7 +370,12 @@ impl Idempotency {
         deadline: Instant,
     ) -> Result<Option<RecordView>, ServiceError> {
         let shard = self.shard(&account);
-        match self.router.query(shard, Query::Record { account, key }, deadline).await.into_result()? {
+        let bytes = match self.router.local(shard) {
+            // What is not completed has none.
+            Some(_) => Some(self.completed_bytes_here(shard, &account, &key).unwrap_or(0)),
+            None => None,
+        };
+        match self.query_response(shard, Query::Record { account, key }, bytes, deadline).await? {
             Answer::Record(record) => Ok(record),
             other => Err(unexpected(&other)),
         }

@@ -134,13 +134,13 @@ impl Limits {
         if self.router.quorum_is_lost(shard) {
             return Outcome::NotApplied(NotApplied::NoQuorum);
         }
-        self.router.submit(shard, command, deadline).await
+        self.router.submit(shard, &command, deadline).await
     }
 
     /// `None` when it isn't known to be applied.
     async fn settle(&self, shard: ShardId, id: HoldId, attempt: u128, spent: bool) -> Option<SettleReply> {
         let command = Command::Settle(SettleCommand { id, attempt, spent });
-        match self.router.submit(shard, command, Instant::now() + SETTLE_TIMEOUT).await {
+        match self.router.submit(shard, &command, Instant::now() + SETTLE_TIMEOUT).await {
             Outcome::Applied(Reply::Settle(reply)) => Some(reply),
             _ => None,
         }

@@ -99,7 +99,7 @@ pub(crate) struct Shared {
     /// Held while the node becomes a member, so that it does so once.
     entering: tokio::sync::Mutex<()>,
     /// Held while all states are read for their hashes: one asks at a time.
-    pub hashing: tokio::sync::Mutex<()>,
+    pub hashing: Arc<tokio::sync::Mutex<()>>,
     background: Mutex<Vec<AbortHandle>>,
 }
 
@@ -150,7 +150,7 @@ impl Node {
             stats: Arc::default(),
             stopping: AtomicBool::new(false),
             entering: tokio::sync::Mutex::default(),
-            hashing: tokio::sync::Mutex::default(),
+            hashing: Arc::default(),
             background: Mutex::default(),
             config,
         });
@@ -183,7 +183,7 @@ impl Node {
     pub async fn refund(&self, command: RefundCommand, deadline: Instant) -> Result<RefundReply, ServiceError> {
         let serving = self.serving()?;
         let shard = serving.surroundings.manifest.bucket_shard(&command.policy, &command.key);
-        match serving.router.submit(shard, Command::Refund(command), deadline).await.into_result()? {
+        match serving.router.submit(shard, &Command::Refund(command), deadline).await.into_result()? {
             Reply::Refund(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
@@ -192,7 +192,7 @@ impl Node {
     pub async fn reset(&self, command: ResetCommand, deadline: Instant) -> Result<ResetReply, ServiceError> {
         let serving = self.serving()?;
         let shard = serving.surroundings.manifest.bucket_shard(&command.policy, &command.key);
-        match serving.router.submit(shard, Command::Reset(command), deadline).await.into_result()? {
+        match serving.router.submit(shard, &Command::Reset(command), deadline).await.into_result()? {
             Reply::Reset(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
@@ -225,6 +225,13 @@ impl Node {
     /// Gets a key for an attempt, or says who has it or what came of it.
     pub async fn begin(&self, request: BeginRequest) -> Result<BeginAnswer, ServiceError> {
         self.serving()?.idempotency.begin(request).await
+    }
+
+    /// The node is about to stop: whoever waits for an attempt of another is answered at once.
+    pub fn stop_waiting(&self) {
+        if let Some(serving) = self.shared.serving.load().as_ref() {
+            serving.idempotency.stop_waiting();
+        }
     }
 
     /// Stores the outcome of a key's work.

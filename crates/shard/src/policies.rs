@@ -72,7 +72,7 @@ pub(crate) async fn delete(
 }
 
 async fn write(router: &Router, command: SystemCommand, deadline: Instant) -> Result<PolicyReply, ServiceError> {
-    let outcome = router.submit(ShardId::SYSTEM, Command::System(command), deadline).await;
+    let outcome = router.submit(ShardId::SYSTEM, &Command::System(command), deadline).await;
     match outcome.into_result()? {
         Reply::System(SystemReply::Policy(reply)) => Ok(reply),
         other => {
@@ -141,7 +141,7 @@ async fn copy(router: &Router, shard: ShardId, revision: u64, deadline: Instant)
             return Some(reached);
         };
         let command = Command::CopyPolicies(CopyPolicies { from, to, changes });
-        match router.submit(shard, command, deadline).await {
+        match router.submit(shard, &command, deadline).await {
             Outcome::Applied(Reply::CopyPolicies { synced_revision }) => reached = synced_revision,
             Outcome::Unknown if Instant::now() < deadline => {}
             _ => return Some(reached),
@@ -180,7 +180,7 @@ pub(crate) async fn reconcile(router: Arc<Router>, surroundings: Arc<Surrounding
         let through = reached.values().copied().min().unwrap_or(0);
         if all_reached && through > forgotten {
             let command = Command::System(SystemCommand::ForgetDeletedPolicies { through });
-            if let Outcome::Applied(_) = router.submit(ShardId::SYSTEM, command, deadline).await {
+            if let Outcome::Applied(_) = router.submit(ShardId::SYSTEM, &command, deadline).await {
                 debug!(through, "every data shard has the policies");
                 forgotten = through;
             }

@@ -59,12 +59,12 @@ pub(crate) async fn begin(serving: &Serving, node: NodeId, deadline: Instant) ->
     }
     // The cluster is so young that nobody wrote its manifest into the registry yet.
     let record = Command::System(SystemCommand::RecordManifest { manifest: manifest.clone() });
-    serving.router.submit(ShardId::SYSTEM, record, deadline).await.into_result()?;
+    serving.router.submit(ShardId::SYSTEM, &record, deadline).await.into_result()?;
     ask(serving, SystemCommand::BeginReplace { node }, deadline).await
 }
 
 async fn ask(serving: &Serving, command: SystemCommand, deadline: Instant) -> Result<NodeReply, ServiceError> {
-    match serving.router.submit(ShardId::SYSTEM, Command::System(command), deadline).await.into_result()? {
+    match serving.router.submit(ShardId::SYSTEM, &Command::System(command), deadline).await.into_result()? {
         Reply::System(SystemReply::Node(reply)) => Ok(reply),
         other => {
             warn!(?other, "a replacement was answered by another command's reply");
@@ -123,7 +123,7 @@ fn is_here(shared: &Shared, entry: &NodeEntry) -> bool {
 
 async fn submit(serving: &Serving, command: SystemCommand) -> Option<NodeReply> {
     let deadline = Instant::now() + STEP_TIMEOUT;
-    match serving.router.submit(ShardId::SYSTEM, Command::System(command), deadline).await {
+    match serving.router.submit(ShardId::SYSTEM, &Command::System(command), deadline).await {
         Outcome::Applied(Reply::System(SystemReply::Node(reply))) => Some(reply),
         _ => None,
     }

@@ -1,6 +1,7 @@
 //! The way of a command or query to the leader of its shard, from any node.
 //!
-//! Retries what was definitely not applied, follows leader changes, and never resends what may have been handed over.
+//! Retries what was definitely not applied, and follows leader changes. What may have been handed over is sent again only
+//! where the caller knows that it lands once.
 
 use std::{
     collections::BTreeMap,
@@ -66,6 +67,10 @@ struct Leaderless {
     probe_at: Instant,
 }
 
+/// Whether a command was sent more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Resent(pub bool);
+
 /// Where to try next.
 #[derive(Clone, Copy)]
 enum Route<'a> {
@@ -98,7 +103,7 @@ impl Router {
     }
 
     /// Gets a command applied on its shard, or says what is known of it by `deadline`.
-    pub(crate) async fn submit(&self, shard: ShardId, command: Command, deadline: Instant) -> Outcome<Reply> {
+    pub(crate) async fn submit(&self, shard: ShardId, command: &Command, deadline: Instant) -> Outcome<Reply> {
         let mut tries = Tries::new(deadline);
         loop {
             let route = self.route(shard, tries.number);
@@ -128,23 +133,24 @@ impl Router {
     }
 
     /// As [`Router::submit`], for a command that lands once however often it is sent: what may have been handed over and
-    /// was not answered is sent again, while there is time.
+    /// was not answered is sent again, while there is time. Whether that was necessary is told too: then another copy
+    /// may have landed, or land yet.
     pub(crate) async fn submit_until_known(
         &self,
         shard: ShardId,
-        command: Command,
+        command: &Command,
         deadline: Instant,
-    ) -> Outcome<Reply> {
-        let mut unknown = false;
+    ) -> (Outcome<Reply>, Resent) {
+        let mut resent = Resent(false);
         loop {
-            match self.submit(shard, command.clone(), deadline).await {
+            match self.submit(shard, command, deadline).await {
                 Outcome::Unknown if Instant::now() + RETRY_PAUSE_MIN < deadline => {
-                    unknown = true;
+                    resent = Resent(true);
                     sleep(RETRY_PAUSE_MIN).await;
                 }
                 // It says nothing of what was handed over before.
-                Outcome::NotApplied(_) if unknown => return Outcome::Unknown,
-                outcome => return outcome,
+                Outcome::NotApplied(_) if resent.0 => return (Outcome::Unknown, resent),
+                outcome => return (outcome, resent),
             }
         }
     }

@@ -31,8 +31,8 @@ use crate::{
 const FULL_BATCHES_IN_FLIGHT_MAX: usize = 4;
 /// A responder resolves only at apply, truncation or purge. No caller waits this long, so the slot is freed.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How soon after a change the expiry table is looked at again. Commands compare due times with the stamp themselves;
-/// this only bounds how late an idle shard notices.
+/// How soon after a change the expiry table is looked at again: what comes due in between is one entry. Commands compare
+/// due times with the stamp themselves; this only bounds how late an idle shard notices.
 const EXPIRY_SCAN_DELAY: Duration = Duration::from_millis(100);
 /// How soon a leader without a majority looks again.
 const EXPIRY_SCAN_AGAIN: Duration = Duration::from_secs(1);
@@ -65,8 +65,8 @@ pub(crate) enum Message {
     ClockRecovered,
     /// Look at the expiry table.
     ScanExpiry,
-    /// The `Expire` under way was resolved; whether it removed anything, so that there may be more.
-    Expired { progress: bool },
+    /// The `Expire` under way was resolved; whether it had all that it could take, so that there may be more.
+    Expired { more: bool },
     #[cfg(test)]
     Panic,
 }
@@ -250,9 +250,9 @@ impl Actor for ShardActor {
                 state.scan = None;
                 state.scan_expiry(&myself)?;
             }
-            Message::Expired { progress } => {
+            Message::Expired { more } => {
                 state.expiring = false;
-                if progress {
+                if more {
                     state.scan_expiry(&myself)?;
                 } else {
                     state.scan_within(EXPIRY_SCAN_DELAY, &myself);
@@ -354,12 +354,12 @@ impl ShardActorState {
         }
         self.expiring = true;
         let command = Command::Expire { up_to: now, limit: EXPIRE_ROWS_MAX };
-        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::Expired { progress: false }));
+        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::Expired { more: false }));
         tokio::spawn(async move {
             let outcome = shard.execute(command, Instant::now() + PROPOSAL_TIMEOUT).await;
             debug!(shard = %shard.id, ?outcome, "expired");
-            let progress = matches!(outcome, Outcome::Applied(Reply::Expire { removed: 1.. }));
-            nudge.say(Message::Expired { progress });
+            let more = matches!(outcome, Outcome::Applied(Reply::Expire { removed: EXPIRE_ROWS_MAX.. }));
+            nudge.say(Message::Expired { more });
         });
         Ok(())
     }
@@ -472,7 +472,7 @@ mod tests {
         assert!(crashed.await.is_err());
         assert!(matches!(heard.recv().await, Some(Message::Proposed)));
 
-        Nudge::new(&actor, Message::Expired { progress: false }).say(Message::Expired { progress: true });
-        assert!(matches!(heard.recv().await, Some(Message::Expired { progress: true })));
+        Nudge::new(&actor, Message::Expired { more: false }).say(Message::Expired { more: true });
+        assert!(matches!(heard.recv().await, Some(Message::Expired { more: true })));
     }
 }

@@ -117,12 +117,8 @@ pub(crate) async fn cluster(shared: &Shared, serving: Option<Arc<Serving>>, stat
     let surroundings = &serving.surroundings;
     let manifest = replacing::current_manifest(&serving, &replacing::registry(&serving));
     let nodes = join_all(manifest.nodes.iter().map(|entry| node_status(shared, entry))).await;
-    let hashing = match state_hash {
-        true => Some(shared.hashing.lock().await),
-        false => None,
-    };
-    let shards = join_all(manifest.shards().map(|id| shard_status(&serving, id, state_hash))).await;
-    drop(hashing);
+    let mut hashes = if state_hash { hashes(shared, &serving).await } else { BTreeMap::new() };
+    let shards = manifest.shards().map(|id| shard_status(&serving, id, hashes.remove(&id))).collect();
     ClusterStatus { cluster_id: Some(manifest.cluster_id), node: surroundings.me.node, nodes, shards }
 }
 
@@ -148,7 +144,7 @@ async fn wall_clock_offset_ms(shared: &Shared, clock: &Arc<dyn Clock>, node: Nod
     Some(i64::try_from(probed.wall_ms).ok()?.saturating_sub(i64::try_from(here_ms).ok()?))
 }
 
-async fn shard_status(serving: &Serving, id: ShardId, state_hash: bool) -> ShardStatus {
+fn shard_status(serving: &Serving, id: ShardId, state_hash: Option<StateHashStatus>) -> ShardStatus {
     let leader = serving.router.believed_leader(id);
     let Some(shard) = serving.router.local(id) else {
         return ShardStatus {
@@ -165,7 +161,6 @@ async fn shard_status(serving: &Serving, id: ShardId, state_hash: bool) -> Shard
     let mut members: Vec<NodeId> = status.voters.iter().chain(&status.learners).map(|member| member.node).collect();
     members.sort();
     members.dedup();
-    let state_hash = if state_hash { hash(shard).await } else { None };
     ShardStatus {
         id,
         leader,
@@ -175,6 +170,19 @@ async fn shard_status(serving: &Serving, id: ShardId, state_hash: bool) -> Shard
         members,
         state_hash,
     }
+}
+
+/// The hash of every replica here. It reads all of their rows, so it is done for one caller at a time, and to its end
+/// also when the caller hangs up.
+async fn hashes(shared: &Shared, serving: &Arc<Serving>) -> BTreeMap<ShardId, StateHashStatus> {
+    let turn = shared.hashing.clone().lock_owned().await;
+    let serving = serving.clone();
+    let hashing = tokio::spawn(async move {
+        let _turn = turn;
+        let hashed = serving.router.local_shards().map(|shard| async move { Some((shard.id, hash(shard).await?)) });
+        join_all(hashed).await.into_iter().flatten().collect()
+    });
+    hashing.await.unwrap_or_default()
 }
 
 async fn hash(shard: &Shard) -> Option<StateHashStatus> {

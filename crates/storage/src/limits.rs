@@ -29,6 +29,9 @@ pub const SCAN_PAGE_BYTES: usize = 1 << 20;
 /// With nine shards 18 MiB, for some 70 000 warm buckets of a node; they cost a tenth of what the engine takes for one.
 pub const RECENT_BYTES_MAX: usize = 2 << 20;
 
+/// A larger row would drive out too many that are asked for far more often: stored responses take up to 264 KiB.
+pub const RECENT_VALUE_BYTES_MAX: usize = 4 << 10;
+
 /// Two allocations and a slot of the table, which is at most half empty.
 pub const RECENT_ROW_BYTES: usize = 150;
 

@@ -121,12 +121,27 @@ impl LogWriter {
     /// Writes what is queued, syncs, and waits for the thread to end. What other handles submit afterwards is
     /// answered with [`StorageError::Stopped`]. Must not be called from a callback.
     pub fn stop(self) {
-        drop(self.shared.queue.send(Message::Stop));
-        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        self.shared.stop();
+    }
+}
+
+impl Shared {
+    fn stop(&self) {
+        drop(self.queue.send(Message::Stop));
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A callback that has the last handle cannot wait for its own thread.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
             // A panic of the thread was already reported through `on_fatal`.
             drop(thread.join());
         }
+    }
+}
+
+/// Whoever gives up the last handle waits too: the thread holds the store, and a process that ended meanwhile would leave
+/// while it is being closed.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -57,7 +57,8 @@ fn receive(dir: &SnapshotDir, file: &SnapshotFile) -> SnapshotFile {
 
 fn install(state: &mut ShardState, file: &SnapshotFile) -> Result<(), StorageError> {
     let loaded = state.begin_install().load(file)?;
-    state.flip(loaded)
+    state.flip(loaded)?;
+    state.store().sync()
 }
 
 fn names(dir: &Path) -> Vec<String> {

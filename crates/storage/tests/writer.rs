@@ -155,6 +155,32 @@ fn a_stop_makes_everything_durable_and_later_writes_are_told_so() {
 }
 
 #[test]
+fn the_last_handle_to_go_waits_until_everything_is_durable_and_the_store_is_let_go() {
+    let disk = MemoryStore::new();
+    let store: Arc<dyn Store> = Arc::new(disk.clone());
+    let writer = LogWriter::start(Arc::clone(&store), no_error());
+    let other = writer.clone();
+    let outcome = submit(&writer, entry(1, 1, b"value"));
+    drop(writer);
+    drop(other);
+    assert_eq!(Arc::strong_count(&store), 1, "the thread has ended");
+    assert!(outcome.recv().unwrap().is_ok());
+    assert_eq!(disk.unsynced(), 0);
+
+    // Also when it goes in a callback, on the thread that it would have to wait for.
+    let writer = LogWriter::start(Arc::clone(&store), no_error());
+    let (told, hears) = channel();
+    let last = writer.clone();
+    let done = Box::new(move |_| {
+        drop(last);
+        told.send(()).unwrap();
+    });
+    writer.submit(LogWrite { set: entry(1, 2, b"value"), synced: true, done: Some(done) });
+    drop(writer);
+    hears.recv().unwrap();
+}
+
+#[test]
 fn a_panicking_callback_is_fatal_and_leaves_nobody_waiting() {
     let (told, fatal) = channel();
     let told = Mutex::new(told);

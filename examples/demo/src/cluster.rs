@@ -1,6 +1,8 @@
 //! The cluster as a client sees it: nodes to ask in turn, and a script that kills and starts them.
 
 use std::{
+    io::Write,
+    os::unix::process::CommandExt,
     path::PathBuf,
     process::Command,
     time::{Duration, Instant},
@@ -117,13 +119,11 @@ impl Cluster {
         self.script.is_some()
     }
 
+    /// Kills a node. Whatever comes of the story, it is started again at the end; the only one, at once.
     pub fn kill(&mut self, node: u16) -> Result<()> {
-        self.run("kill", node)?;
-        if self.nodes.len() == 1 {
-            return self.run("start", node);
-        }
         self.dead = Some(node);
-        Ok(())
+        self.run("kill", node)?;
+        if self.nodes.len() == 1 { self.start_again() } else { Ok(()) }
     }
 
     /// Starts the node that was killed and waits until it is ready.
@@ -136,7 +136,8 @@ impl Cluster {
 
     fn run(&self, command: &str, node: u16) -> Result<()> {
         let script = self.script.as_ref().context("no script that kills and starts nodes")?;
-        let status = Command::new(script).arg(command).arg(node.to_string()).status()?;
+        // In a group of its own: Ctrl-C is for the story, neither for the script nor for the node that it starts.
+        let status = Command::new(script).arg(command).arg(node.to_string()).process_group(0).status()?;
         ensure!(status.success(), "{} {command} {node} failed", script.display());
         Ok(())
     }
@@ -155,5 +156,18 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         bail!("nobody serves {policy}/{key}")
+    }
+}
+
+impl Drop for Cluster {
+    /// The story broke off: the cluster that it was told on is left as it was found.
+    fn drop(&mut self) {
+        let Some(node) = self.dead else { return };
+        let outcome = match self.start_again() {
+            Ok(()) => format!("node {node}, which was killed for the story, runs again"),
+            Err(error) => format!("node {node}, which was killed for the story, does not run: {error:#}"),
+        };
+        // Where nobody listens any more, the node runs all the same.
+        let _ = writeln!(std::io::stderr(), "\n{outcome}");
     }
 }

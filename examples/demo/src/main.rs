@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
     let options = Options::parse();
     let told = tokio::select! {
         told = tell(options) => told,
-        // Whatever was started for the story ends with it.
+        // Whatever was started for the story ends with it, and a node that was killed for it is started again.
         () = interrupted() => Err(anyhow::anyhow!("it was interrupted")),
     };
     match told {
@@ -53,9 +53,12 @@ async fn tell(options: Options) -> Result<()> {
 }
 
 async fn interrupted() {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    let (Ok(mut terminate), Ok(mut hang_up)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup())) else {
+        return std::future::pending().await;
+    };
     tokio::select! {
         _ = terminate.recv() => {}
+        _ = hang_up.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
 }

@@ -40,6 +40,8 @@ pub struct Context {
     pub operation: OnceLock<Operation>,
     /// The one account that its token is for, where there is one; set before its handler runs.
     pub bound_to: OnceLock<Account>,
+    /// Until when its caller waits, once its handler has asked.
+    pub deadline: OnceLock<Instant>,
 }
 
 /// Whose data a caller may see and touch.
@@ -80,7 +82,8 @@ impl FromRequestParts<App> for Deadline {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Deadline, Problem> {
-        Ok(Deadline(Instant::now() + patience(&parts.headers)?))
+        let deadline = Instant::now() + patience(&parts.headers)?;
+        Ok(Deadline(*context(&parts.extensions).deadline.get_or_init(|| deadline)))
     }
 }
 
@@ -110,10 +113,29 @@ impl FromRequest<App> for JsonBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<JsonBody, Problem> {
+        let CountedBody { bytes, room } = CountedBody::from_request(request, app).await?;
+        Ok(JsonBody(match room {
+            Some(room) => counted(bytes, room),
+            None => bytes,
+        }))
+    }
+}
+
+/// As [`JsonBody`], for a handler that lets go of the bytes while what it read from them still takes as much.
+pub struct CountedBody {
+    pub bytes: Bytes,
+    /// To be held as long as anything of the body is in memory.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
+impl FromRequest<App> for CountedBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<CountedBody, Problem> {
         require_json(request.headers())?;
         let max =
             context(request.extensions()).operation.get().expect("set when the request was routed").body_bytes_max;
-        read(request.into_body(), max, app).await.map(JsonBody)
+        read(request.into_body(), max, app).await
     }
 }
 
@@ -140,7 +162,7 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Reads a body of at most `max` bytes.
-async fn read(body: Body, max: usize, app: &App) -> Result<Bytes, Problem> {
+async fn read(body: Body, max: usize, app: &App) -> Result<CountedBody, Problem> {
     let mut reading = pin!(read_untimed(body, max, app));
     // A small body arrives together with its head: no timer is made for it.
     if let Some(read) = reading.as_mut().now_or_never() {
@@ -152,10 +174,10 @@ async fn read(body: Body, max: usize, app: &App) -> Result<Bytes, Problem> {
     })
 }
 
-async fn read_untimed(mut body: Body, max: usize, app: &App) -> Result<Bytes, Problem> {
+async fn read_untimed(mut body: Body, max: usize, app: &App) -> Result<CountedBody, Problem> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    let mut counted = None;
+    let mut room = None;
     let expected = body.size_hint().exact().map_or(0, |bytes| bytes.min(max as u64) as usize);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::invalid("the body broke off before its end"))?;
@@ -166,9 +188,9 @@ async fn read_untimed(mut body: Body, max: usize, app: &App) -> Result<Bytes, Pr
             discard(body).await;
             return Err(Problem::new(Code::TooLarge, format!("the body is over {max} bytes; nothing was done")));
         }
-        if !count(&app.buffered, &mut counted, bytes) {
+        if !count(&app.buffered, &mut room, bytes) {
             app.metrics.refused_bodies.inc();
-            drop((first, rest, counted));
+            drop((first, rest, room));
             discard(body).await;
             return Err(Problem::unavailable("not applied: too many large bodies are in flight on this node"));
         }
@@ -185,16 +207,17 @@ async fn read_untimed(mut body: Body, max: usize, app: &App) -> Result<Bytes, Pr
         }
     }
     let bytes = if rest.is_empty() { first } else { rest.freeze() };
-    Ok(match counted {
-        Some(permit) => Bytes::from_owner(Counted { bytes, _permit: permit }),
-        None => bytes,
-    })
+    Ok(CountedBody { bytes, room })
 }
 
-/// Bytes that count in the budget of large bodies.
+/// These bytes, counted in the budget of large bodies for as long as they live.
+pub fn counted(bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
+    Bytes::from_owner(Counted { bytes, _room: room })
+}
+
 struct Counted {
     bytes: Bytes,
-    _permit: OwnedSemaphorePermit,
+    _room: OwnedSemaphorePermit,
 }
 
 impl AsRef<[u8]> for Counted {
@@ -204,16 +227,16 @@ impl AsRef<[u8]> for Counted {
 }
 
 /// Counts a body that has grown to `bytes`. False: there is no room for it.
-fn count(budget: &Arc<Semaphore>, counted: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
+fn count(budget: &Arc<Semaphore>, room: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
     if bytes <= BODY_BYTES_UNCOUNTED {
         return true;
     }
-    let more = bytes - counted.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+    let more = bytes - room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
     let more = u32::try_from(more).expect("settings bound bodies to a few megabytes");
     let Ok(permit) = budget.clone().try_acquire_many_owned(more) else { return false };
-    match counted {
-        Some(counted) => counted.merge(permit),
-        None => *counted = Some(permit),
+    match room {
+        Some(room) => room.merge(permit),
+        None => *room = Some(permit),
     }
     true
 }

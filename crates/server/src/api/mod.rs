@@ -108,7 +108,7 @@ impl Operations {
             .add("DELETE", "/v1/policies/{policy}", Right::Administer, 0, policies::delete_policy)
             .add("POST", "/v1/limits/check", Right::Use, small, limits::check::check)
             .add("POST", "/v1/limits/refund", Right::Use, small, limits::refund::refund)
-            .add("DELETE", "/v1/limits/{policy}/{key}", Right::Use, 0, limits::reset::reset)
+            .add("DELETE", "/v1/limits/{policy}/{key}", Right::Reset, 0, limits::reset::reset)
             .add("POST", "/v1/idempotency/begin", Right::Use, small, idempotency::begin::begin)
             .add("POST", "/v1/idempotency/complete", Right::Use, complete, idempotency::complete::complete)
             .add("POST", "/v1/idempotency/abandon", Right::Use, small, idempotency::abandon::abandon)

@@ -31,28 +31,28 @@ use onceward_shard::PolicyWrite;
 #[schema(as = PolicyRequest)]
 pub struct PolicyBody {
     /// `token_bucket` (default) or `sliding_window`.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String, required = false)]
     algorithm: Field<String>,
     /// `N/unit` or `N/Kunit`, units ms s min h d: `2/s`, `5000/15min`.
     #[schema(value_type = String)]
     rate: Field<String>,
     /// Token bucket only: the capacity; default N of the rate.
-    #[schema(value_type = Option<u64>, minimum = 1, maximum = 1_000_000_000_000_u64)]
+    #[schema(value_type = u64, minimum = 1, maximum = 1_000_000_000_000_u64, required = false)]
     burst: Field<u64>,
     /// `local` (default), `allow` or `deny`.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String, required = false)]
     on_unavailable: Field<String>,
     /// Default 250.
-    #[schema(value_type = Option<u64>, minimum = 10, maximum = 2000)]
+    #[schema(value_type = u64, minimum = 10, maximum = 2000, required = false)]
     timeout_ms: Field<u64>,
     /// Keys, or prefixes ending in `*`, that are always allowed and never counted.
-    #[schema(value_type = Option<Vec<String>>)]
+    #[schema(value_type = Vec<String>, required = false)]
     exempt: Field<Vec<Field<String>>>,
     /// By key: `{"rate", "burst"}` or `"deny"`.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Object, required = false)]
     overrides: Field<Overrides>,
     /// `auto` (default) or `off`.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String, required = false)]
     escrow: Field<String>,
 }
 

@@ -29,6 +29,8 @@ pub enum Right {
     Metrics,
     /// Deciding by limits and idempotency keys, and reading what belongs to nobody in particular.
     Use,
+    /// Filling buckets, which belong to no account.
+    Reset,
     /// Reading policies.
     ReadPolicies,
     /// Changing what all callers share: policies, nodes. And deciding for them what became of a key.
@@ -54,7 +56,7 @@ impl Token {
             Role::Metrics => matches!(right, Right::Open | Right::Metrics),
             Role::Service => match right {
                 Right::Open | Right::Use => true,
-                Right::ReadPolicies => self.account.is_none(),
+                Right::ReadPolicies | Right::Reset => self.account.is_none(),
                 Right::Metrics | Right::Administer => false,
             },
         }
@@ -96,7 +98,8 @@ impl Doorkeeper {
         true
     }
 
-    /// Whether a request may do what needs `right`, and the one account for which alone, if there is one. Log lines about it name the token from then on.
+    /// Whether a request may do what needs `right`, and the one account for which alone, if there is one. Log lines about
+    /// it name the token from then on.
     pub fn admit(&self, headers: &HeaderMap, client: IpAddr, right: Right) -> Result<Option<Account>, Problem> {
         if right == Right::Open {
             return Ok(None);
@@ -199,10 +202,10 @@ mod tests {
     fn each_role_has_its_rights_and_no_others() {
         use Right::*;
         let doorkeeper = doorkeeper();
-        let rights = [Open, Metrics, Use, ReadPolicies, Administer];
+        let rights = [Open, Metrics, Use, Reset, ReadPolicies, Administer];
         for (name, allowed) in [
             ("admin", &rights[..]),
-            ("service", &[Open, Use, ReadPolicies]),
+            ("service", &[Open, Use, Reset, ReadPolicies]),
             ("tenant", &[Open, Use]),
             ("metrics", &[Open, Metrics]),
         ] {

@@ -7,7 +7,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -20,10 +20,13 @@ use bytes::Bytes;
 use tower::ServiceExt;
 use tracing::{Instrument, debug, error_span, field::Empty};
 
-use super::request_id::{self, REQUEST_ID, TRACEPARENT};
+use super::{
+    large::{self, LargeAnswers},
+    request_id::{self, REQUEST_ID, TRACEPARENT},
+};
 use crate::{
-    api::{App, Operations, call::Context, problem::Problem},
-    bounds::TARGET_BYTES_MAX,
+    api::{App, Operations, call::Context, idempotency::begin::REPLAYED, problem::Problem},
+    bounds::{DEADLINE_MS_MAX, TARGET_BYTES_MAX},
 };
 
 /// Answers requests, whatever connection they come on.
@@ -32,12 +35,14 @@ pub struct Edge {
     app: App,
     router: Router,
     in_flight: Arc<AtomicU32>,
+    large: LargeAnswers,
 }
 
 impl Edge {
     pub fn new(app: App) -> Edge {
         let router = Operations::new(app.clone()).router();
-        Edge { app, router, in_flight: Arc::default() }
+        let large = LargeAnswers::new(&app);
+        Edge { app, router, in_flight: Arc::default(), large }
     }
 
     pub fn app(&self) -> &App {
@@ -56,7 +61,12 @@ impl Edge {
         // At the level of errors, so that every line about the request has its id.
         let span = error_span!("request", request_id = request_id.to_str().unwrap_or_default(), token = Empty);
         debug!(parent: &span, method = %request.method(), path = request.uri().path(), "came in");
-        let context = Arc::new(Context { client, operation: OnceLock::new(), bound_to: OnceLock::new() });
+        let context = Arc::new(Context {
+            client,
+            operation: OnceLock::new(),
+            bound_to: OnceLock::new(),
+            deadline: OnceLock::new(),
+        });
 
         let mut response = self.route(request, &context).instrument(span.clone()).await;
 
@@ -90,9 +100,31 @@ impl Edge {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(context.clone());
         let request = Request::from_parts(parts, Body::new(body));
-        match self.router.clone().oneshot(request).await {
+        let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
+        };
+        match large::is_large(&response) {
+            true => self.count(response, context).await,
+            false => response,
+        }
+    }
+
+    /// A large answer within the budget of them.
+    async fn count(&self, response: Response, context: &Context) -> Response {
+        let reads = context.operation.get().is_some_and(|operation| operation.method == "GET");
+        if !reads && !response.headers().contains_key(REPLAYED) {
+            // What was done is told.
+            return self.large.count_if_room(response).await;
+        }
+        let default = || tokio::time::Instant::now() + Duration::from_millis(DEADLINE_MS_MAX);
+        let until = context.deadline.get().copied().unwrap_or_else(default);
+        match self.large.count_until(response, until).await {
+            Some(response) => response,
+            None => {
+                self.app.metrics.refused_bodies.inc();
+                Problem::unavailable("not applied: too many large answers are being sent by this node").into_response()
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! end that answers what is in flight. What a request means is [`crate::api`]'s business.
 
 mod edge;
+mod large;
 mod listener;
 mod request_id;
 mod stall;

@@ -46,7 +46,8 @@ section! {
         /// A larger body is answered 413. The default takes the largest response that `complete` stores, each byte of it
         /// written as a six-byte escape; less than 1.7 MB does not.
         max_body_bytes: u32 = 1 << 21, in 16_384..=1 << 22;
-        /// Bodies of more than 64 KiB that are in memory at once, in bytes over all connections; one more is answered 503.
+        /// Bodies and answers of more than 64 KiB that are in memory at once, in bytes over all connections; one more is
+        /// answered 503. Answers may wait for room, at most half as much again.
         max_buffered_bytes: u32 = 64 << 20, in 1 << 22..=1 << 30;
         /// Request line and headers together; more is answered 431.
         max_header_bytes: u32 = 16_384, in 1_024..=65_536;

@@ -14,8 +14,8 @@ use http_body_util::{BodyExt, Full};
 use onceward_core::{
     cluster::{Generation, NodeEntry, NodeId, ShardId},
     idempotency::{
-        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, Lease, RecordPage, RecordState,
-        RecordView, Response as Stored,
+        AbandonReply, Account, Body as StoredBody, CompleteReply, DeleteRecordReply, ExtendReply, Key, Lease,
+        RecordPage, RecordState, RecordView, Replay, Response as Stored,
     },
     limits::{
         Decision, ItemResult, Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply,
@@ -300,6 +300,12 @@ pub fn denied() -> ItemResult {
     ItemResult { allowed: false, remaining: 0, retry_after_us: Some(1_234_001), reset_after_us: 9_000_001, ..allowed() }
 }
 
+/// A replay whose text takes six times as many bytes in JSON.
+pub fn large_replay(text_bytes: usize) -> BeginAnswer {
+    let response = Stored { status: 200, headers: Vec::new(), body: StoredBody::Text("\u{1}".repeat(text_bytes)) };
+    BeginAnswer::Completed(Replay { response, completed_wall_ms: WALL_MS })
+}
+
 pub fn answer(results: Vec<ItemResult>) -> CheckAnswer {
     let degraded = vec![None; results.len()];
     CheckAnswer { decision: Decision { allowed: results.iter().all(|result| result.allowed), results }, degraded }
@@ -385,12 +391,26 @@ impl Api {
 
     /// With a JSON content type, where there is a body.
     pub async fn call(&self, method: &str, target: &str, body: impl Into<Bytes>) -> Answer {
+        read(self.unread(method, target, body, &[]).await).await
+    }
+
+    /// As [`Api::call`], with more headers; the answer's body is not read yet.
+    pub async fn unread(
+        &self,
+        method: &str,
+        target: &str,
+        body: impl Into<Bytes>,
+        headers: &[(&str, &str)],
+    ) -> Response<Body> {
         let body = body.into();
         let mut request = Request::builder().method(method).uri(target);
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }
-        self.send(request.body(body).unwrap()).await
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.edge.answer(CLIENT, request.body(Full::new(body)).unwrap()).await
     }
 
     pub async fn check(&self, body: &str) -> Answer {
@@ -398,7 +418,7 @@ impl Api {
     }
 }
 
-async fn read(response: Response<Body>) -> Answer {
+pub async fn read(response: Response<Body>) -> Answer {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     Answer { status: parts.status.as_u16(), headers: parts.headers, body }

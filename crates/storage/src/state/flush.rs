@@ -67,7 +67,12 @@ impl ShardState {
     }
 
     /// What was begun is written.
+    ///
+    /// # Panics
+    /// If it is not what was begun.
     pub fn end_flush(&mut self, flush: Flush) {
+        let begun = self.flushing.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &flush.rows));
+        assert!(begun, "the flush that ends is the one that was begun");
         let recent = self.recent.get_mut();
         for (row_key, value) in flush.rows.from(Table::State, Bound::Unbounded) {
             match value {

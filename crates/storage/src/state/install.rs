@@ -39,8 +39,9 @@ impl ShardState {
         Install { store: Arc::clone(&self.store), shard: self.shard, generation }
     }
 
-    /// Makes a loaded generation the state. The old rows and everything not flushed are gone, and the new state is
-    /// durable when this returns: whoever is told that a snapshot is installed may forget the log before it.
+    /// Makes a loaded generation the state. The old rows and everything not flushed are gone. The new state is durable
+    /// only when the store is synced after this: then whoever is told that a snapshot is installed may forget the log
+    /// before it.
     ///
     /// # Panics
     /// If the generation is of another shard, or isn't newer than the present one, or if a flush of the present one is
@@ -56,7 +57,6 @@ impl ShardState {
             set.delete_range(Family::of(table), old.from, old.to);
         }
         self.store.write(&set)?;
-        self.store.sync()?;
         self.head = loaded.head;
         self.head_changed = false;
         self.overlay = Overlay::default();

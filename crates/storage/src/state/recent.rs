@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use crate::limits::{RECENT_BYTES_MAX, RECENT_ROW_BYTES};
+use crate::limits::{RECENT_BYTES_MAX, RECENT_ROW_BYTES, RECENT_VALUE_BYTES_MAX};
 
 type Rows = HashMap<Box<[u8]>, Bytes>;
 
@@ -31,6 +31,9 @@ impl Recent {
 
     /// Keeps a row. `value` must have memory of its own: a slice would keep all that it was cut from.
     pub(super) fn put(&mut self, key: &[u8], value: Bytes) {
+        if value.len() > RECENT_VALUE_BYTES_MAX {
+            return self.remove(key);
+        }
         self.old.remove(key);
         self.insert(key.into(), value);
     }
@@ -66,6 +69,16 @@ fn cost(key: &[u8], value: &Bytes) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_row_is_not_kept_and_drives_out_what_was_kept_of_it() {
+        let mut recent = Recent::default();
+        recent.put(b"row", Bytes::from_static(b"small"));
+        recent.put(b"row", Bytes::from(vec![0; RECENT_VALUE_BYTES_MAX + 1]));
+        assert_eq!(recent.get(b"row"), None);
+        recent.put(b"row", Bytes::from(vec![0; RECENT_VALUE_BYTES_MAX]));
+        assert!(recent.get(b"row").is_some());
+    }
 
     #[test]
     fn it_forgets_what_nobody_asks_for_and_keeps_what_is_used() {

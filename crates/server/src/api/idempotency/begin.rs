@@ -6,17 +6,14 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use onceward_core::{
-    idempotency::{
-        OnLeaseExpiry, Replay,
-        bounds::{
-            ATTEMPT_ID_BYTES_MAX, FINGERPRINT_BYTES_MAX, LEASE_MS_DEFAULT, TTL_MS_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
-            WAIT_MS_MAX,
-        },
+use onceward_core::idempotency::{
+    OnLeaseExpiry, Replay,
+    bounds::{
+        ATTEMPT_ID_BYTES_MAX, FINGERPRINT_BYTES_MAX, LEASE_MS_DEFAULT, TTL_MS_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
+        WAIT_MS_MAX,
     },
-    seams::Entropy,
 };
-use onceward_shard::{BeginAnswer, BeginRequest, OsEntropy, ServiceError};
+use onceward_shard::{BeginAnswer, BeginRequest};
 use serde::Serialize;
 use tokio::time::Instant as Until;
 use utoipa::ToSchema;
@@ -45,19 +42,19 @@ pub struct BeginBody {
     #[schema(value_type = String)]
     fingerprint: Field<String>,
     /// How long the outcome is kept, from completion. Default 86400000.
-    #[schema(value_type = Option<u64>, minimum = 1000, maximum = 31_536_000_000_u64)]
+    #[schema(value_type = u64, minimum = 1000, maximum = 31_536_000_000_u64, required = false)]
     ttl_ms: Field<u64>,
     /// Default 30000.
-    #[schema(value_type = Option<u64>, minimum = 100, maximum = 3_600_000)]
+    #[schema(value_type = u64, minimum = 100, maximum = 3_600_000, required = false)]
     lease_ms: Field<u64>,
     /// What becomes of the key when this attempt dies: `takeover` (default) or `hold`.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String, required = false)]
     on_lease_expiry: Field<String>,
     /// Repeated with the same one, while the attempt has the lease, the call answers the same.
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 64)]
+    #[schema(value_type = String, min_length = 1, max_length = 64, required = false)]
     attempt_id: Field<String>,
     /// How long to wait for another attempt's outcome, beyond the deadline. Default 0.
-    #[schema(value_type = Option<u64>, maximum = 30_000)]
+    #[schema(value_type = u64, maximum = 30_000, required = false)]
     wait_ms: Field<u64>,
 }
 
@@ -178,7 +175,7 @@ pub async fn begin(
     let request = parse(&body, &caller, deadline)?;
     // A caller that waits holds no large body meanwhile.
     drop(body);
-    let answer = ask(&app, request).await?;
+    let answer = app.service.begin(request).await?;
     app.metrics.begun(outcome(&answer));
     match answer {
         BeginAnswer::Started { token, lease } => {
@@ -212,24 +209,6 @@ pub async fn begin(
             "this key was begun with another fingerprint: it belongs to another request",
         )),
     }
-}
-
-/// Asks, and waits only until the node is told to stop: whoever waits by then gets the answer of that moment.
-async fn ask(app: &App, mut request: BeginRequest) -> Result<BeginAnswer, ServiceError> {
-    if app.stopping.is_cancelled() {
-        request.wait_ms = 0;
-    }
-    if request.wait_ms == 0 {
-        return app.service.begin(request).await;
-    }
-    // By it the second question is the same attempt as the first, should that have just got the key.
-    request.attempt_id.get_or_insert_with(|| format!("{:032x}", OsEntropy.nonce()));
-    let patience = request.deadline.saturating_duration_since(Until::now());
-    tokio::select! {
-        answer = app.service.begin(request.clone()) => return answer,
-        () = app.stopping.cancelled() => {}
-    }
-    app.service.begin(BeginRequest { wait_ms: 0, deadline: Until::now() + patience, ..request }).await
 }
 
 fn outcome(answer: &BeginAnswer) -> &'static str {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::api::{
     App,
-    call::{Caller, Deadline, JsonBody},
+    call::{Caller, CountedBody, Deadline},
     json::{Field, Judge, Object, object, read_object},
     problem::{Problem, ProblemMembers},
 };
@@ -30,7 +30,7 @@ pub struct CompleteBody {
     #[schema(value_type = ResponseIn)]
     response: Field<Object<ResponseIn>>,
     /// Refused by this version.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(value_type = Vec<Object>, required = false)]
     messages: Field<String>,
 }
 
@@ -94,12 +94,13 @@ pub async fn complete(
     State(app): State<App>,
     caller: Caller,
     Deadline(deadline): Deadline,
-    JsonBody(body): JsonBody,
+    CountedBody { bytes, room }: CountedBody,
 ) -> Result<Json<CompleteAnswerBody>, Problem> {
-    let Complete { account, key, token, response } = parse(&body, &caller)?;
+    let Complete { account, key, token, response } = parse(&bytes, &caller)?;
+    drop(bytes);
     let reply = app.service.complete(account, key, token, response, deadline).await?;
-    // Until here the response is in memory, and its bytes are counted.
-    drop(body);
+    // Until here the response that was read from the body is in memory.
+    drop(room);
     app.metrics.completed(outcome(&reply));
     match reply {
         CompleteReply::Completed { completed_wall_ms, expires_wall_ms } => Ok(Json(CompleteAnswerBody {

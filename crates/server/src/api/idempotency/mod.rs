@@ -88,7 +88,8 @@ fn not_found(account: &Account, key: &Key) -> Problem {
 pub struct LeaseBody {
     #[schema(value_type = String, format = "date-time")]
     lease_expires_at: Instant,
-    /// Rounded down: whoever keeps to it is never late.
+    /// Rounded down. It counts from when the call was taken, not from when its answer comes: only whoever counts from when
+    /// the call was sent is never late. After a `begin` that waited, that may be over at once: extend first.
     lease_remaining_ms: u64,
 }
 

@@ -24,13 +24,13 @@ pub struct ResponseIn {
     #[schema(value_type = u16, minimum = 100, maximum = 599)]
     status: Field<u64>,
     /// By name a string, or a list of strings; at most 32 names, and 8 KiB of names and values in all.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Object, required = false)]
     headers: Field<Headers>,
     /// At most 256 KiB, in UTF-8 or, decoded, in bytes. Default: empty.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String, required = false)]
     body: Field<String>,
     /// `base64`, with padding, where the body is not text.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String, required = false)]
     body_encoding: Field<String>,
 }
 

@@ -33,10 +33,10 @@ pub struct CheckBody {
     #[schema(value_type = Vec<CheckItemBody>, min_items = 1, max_items = 16)]
     checks: Field<Vec<Field<Object<CheckItemBody>>>>,
     /// `enforce` (default), `peek` or `shadow`.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = String, required = false)]
     mode: Field<String>,
     /// An admitted id is remembered per policy and key for 60 s and answered alike.
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 64)]
+    #[schema(value_type = String, min_length = 1, max_length = 64, required = false)]
     request_id: Field<String>,
 }
 
@@ -49,7 +49,7 @@ pub struct CheckItemBody {
     #[schema(value_type = String)]
     key: Field<String>,
     /// Default 1; 0 only with mode `peek`.
-    #[schema(value_type = Option<u64>, maximum = 1_000_000_000_000_u64)]
+    #[schema(value_type = u64, maximum = 1_000_000_000_000_u64, required = false)]
     cost: Field<u64>,
 }
 
