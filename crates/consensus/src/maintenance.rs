@@ -6,7 +6,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::spawn_blocking;
 
-use crate::{config::GroupConfig, group::Raft, log::Log, state::State};
+use crate::{
+    config::GroupConfig,
+    group::Raft,
+    log::{Extent, Log},
+    state::State,
+};
 
 /// Writes applied rows behind, some time after the first of them. Ends with an error, which is fatal.
 pub(crate) async fn write_behind(state: Arc<State>, after: Duration) -> String {
@@ -25,23 +30,14 @@ pub(crate) async fn write_behind(state: Arc<State>, after: Duration) -> String {
 /// A snapshot of up to this many bytes is taken as often as entries and bytes of the log ask for it.
 const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
 
-/// When the log had grown enough for the last snapshot: bytes since it began, and the index of its end.
-#[derive(Debug, Clone, Copy)]
-struct Asked {
-    bytes: u64,
-    index: u64,
-}
-
-impl Asked {
-    /// Whether the log has grown enough for another snapshot, where the last one takes `snapshot_bytes`: by so many
-    /// entries or bytes as are set, and by as much as the state is large. So writing snapshots never takes more than
-    /// writing the log does, and the log never takes much more than the state.
-    fn is_enough(self, now: Asked, snapshot_bytes: u64, config: &GroupConfig) -> bool {
-        let bytes = now.bytes.saturating_sub(self.bytes);
-        let entries = now.index.saturating_sub(self.index);
-        let asked = bytes >= config.snapshot_every_bytes || entries >= config.snapshot_every_entries;
-        asked && (snapshot_bytes <= SMALL_SNAPSHOT_BYTES || bytes >= snapshot_bytes)
-    }
+/// Whether the log has grown enough since `asked` for another snapshot, where the last one takes `snapshot_bytes`: by so
+/// many entries or bytes as are set, and by as much as the state is large. So writing snapshots never takes more than
+/// writing the log does, and the log never takes much more than the state.
+fn is_enough(asked: Extent, now: Extent, snapshot_bytes: u64, config: &GroupConfig) -> bool {
+    let bytes = now.bytes.saturating_sub(asked.bytes);
+    let entries = now.index.saturating_sub(asked.index);
+    let wanted = bytes >= config.snapshot_every_bytes || entries >= config.snapshot_every_entries;
+    wanted && (snapshot_bytes <= SMALL_SNAPSHOT_BYTES || bytes >= snapshot_bytes)
 }
 
 /// Asks for a snapshot once the log has grown enough since the last one, and for a purge once a snapshot leaves more log
@@ -51,13 +47,12 @@ pub(crate) async fn bound_log(raft: Raft, log: Log, state: Arc<State>, config: G
     let mut snapshot = state.snapshot_index();
     let at_start = *snapshot.borrow();
     let mut asked = match log.bytes_through(at_start) {
-        Ok(bytes) => Asked { bytes, index: at_start.unwrap_or(0) },
+        Ok(bytes) => Extent { bytes, index: at_start.unwrap_or(0) },
         Err(error) => return Some(error.to_string()),
     };
-    let end = |bytes: u64| Asked { bytes, index: log.last().map_or(0, |last| last.index) };
     loop {
-        let now = end(*grown.borrow_and_update());
-        if asked.is_enough(now, state.snapshot_bytes(), &config) {
+        let now = *grown.borrow_and_update();
+        if is_enough(asked, now, state.snapshot_bytes(), &config) {
             asked = now;
             raft.trigger().snapshot().await.ok()?;
         }
@@ -74,7 +69,7 @@ pub(crate) async fn bound_log(raft: Raft, log: Log, state: Arc<State>, config: G
         }
         // A snapshot may be worth a purge; growth alone is only looked at when it may ask for a snapshot.
         let snapshot_bytes = state.snapshot_bytes();
-        let enough = |bytes: &u64| asked.is_enough(end(*bytes), snapshot_bytes, &config);
+        let enough = |now: &Extent| is_enough(asked, *now, snapshot_bytes, &config);
         tokio::select! {
             seen = grown.wait_for(enough) => seen.map(drop).ok()?,
             changed = snapshot.changed() => changed.ok()?,
@@ -94,7 +89,7 @@ mod tests {
         let mut config = GroupConfig::new(ShardId(1), member, std::path::PathBuf::new());
         (config.snapshot_every_bytes, config.snapshot_every_entries) = (1_000, 10);
         let enough = |bytes, index, snapshot_bytes| {
-            Asked { bytes: 500, index: 5 }.is_enough(Asked { bytes, index }, snapshot_bytes, &config)
+            is_enough(Extent { bytes: 500, index: 5 }, Extent { bytes, index }, snapshot_bytes, &config)
         };
         assert!(!enough(1_499, 14, 0));
         assert!(enough(1_500, 14, 0) && enough(1_499, 15, SMALL_SNAPSHOT_BYTES));

@@ -40,7 +40,7 @@ pub const POLICY_BODY_BYTES_MAX: usize = 1 << 20;
 /// is left is for the names of fields, the account and the key.
 pub const COMPLETE_BODY_BYTES_MAX: usize = 6 * BODY_BYTES_MAX + 9 * HEADER_BYTES_MAX + 16 * 1024;
 
-/// A body up to here isn't counted against `http.max_buffered_bytes`: what arrives together with its head is in memory
+/// A body or an answer up to here isn't counted against `http.max_buffered_bytes`: what arrives together with its head is in memory
 /// anyway, bounded by the number of connections.
 pub const BODY_BYTES_UNCOUNTED: usize = 64 * 1024;
 

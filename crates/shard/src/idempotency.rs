@@ -370,11 +370,9 @@ impl Idempotency {
         deadline: Instant,
     ) -> Result<Option<RecordView>, ServiceError> {
         let shard = self.shard(&account);
-        let bytes = match self.router.local(shard) {
-            // What is not completed has none.
-            Some(_) => Some(self.completed_bytes_here(shard, &account, &key).unwrap_or(0)),
-            None => None,
-        };
+        // What is not completed has none.
+        let bytes =
+            self.router.local(shard).map(|_| self.completed_bytes_here(shard, &account, &key).unwrap_or_default());
         match self.query_response(shard, Query::Record { account, key }, bytes, deadline).await? {
             Answer::Record(record) => Ok(record),
             other => Err(unexpected(&other)),

@@ -40,6 +40,17 @@ use crate::{
 /// Bytes of entries on their way to the disk before further appends wait: what a slow disk may cost in memory.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
+/// How far a log reaches: bytes of all entries up to its end, and the index of the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) bytes: u64,
+    pub(crate) index: u64,
+}
+
+fn extent(at: &Positions) -> Extent {
+    Extent { bytes: at.last_bytes, index: at.last.map_or(0, |last| last.index) }
+}
+
 /// A handle on the log of one group; clones are the same log.
 #[derive(Clone)]
 pub(crate) struct Log {
@@ -55,8 +66,8 @@ struct Shared {
     state: Mutex<State>,
     /// Changes whenever an append became durable, or failed.
     progress: watch::Sender<Result<u64, String>>,
-    /// Bytes of all entries ever appended, for whoever decides on snapshots.
-    grown: watch::Sender<u64>,
+    /// For whoever decides on snapshots.
+    grown: watch::Sender<Extent>,
 }
 
 struct State {
@@ -83,7 +94,7 @@ impl Log {
                 writer,
                 clock,
                 progress: watch::Sender::new(Ok(0)),
-                grown: watch::Sender::new(at.last_bytes),
+                grown: watch::Sender::new(extent(&at)),
                 state: Mutex::new(State { at, committed_changed: false, tail: Tail::default() }),
             }),
         };
@@ -130,8 +141,9 @@ impl Log {
         Ok(found.map_or_else(|| self.shared.lock().at.purged_bytes, |(_, bytes)| bytes))
     }
 
-    /// Bytes of all entries ever appended, watched.
-    pub(crate) fn grown(&self) -> watch::Receiver<u64> {
+    /// How far entries were ever appended, watched. Who looks at it must not ask the log anything meanwhile, as it is
+    /// told under the log's lock.
+    pub(crate) fn grown(&self) -> watch::Receiver<Extent> {
         self.shared.grown.subscribe()
     }
 
@@ -267,7 +279,7 @@ impl Shared {
         }
         self.put_pair(&mut set, false);
         state.tail.depart(first.unwrap_or(u64::MAX), set.bytes());
-        self.grown.send_replace(state.at.last_bytes);
+        self.grown.send_replace(extent(&state.at));
         set
     }
 }
