@@ -226,6 +226,39 @@ async fn a_response_comes_back_byte_for_byte_up_to_the_limit_and_one_over_it_lea
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_large_replays_at_once_leave_the_links_to_everybody_else() {
+    let cluster = Cluster::builder().start().await;
+    cluster.api(1).put_policy("wide", crate::plenty()).await.expect_status(201);
+    let held = token(&post(&cluster.api(1), "begin", &begin("large")).await);
+    let body = "x".repeat(256 << 10);
+    post(&cluster.api(1), "complete", &complete("large", held, &body)).await.expect_status(200);
+    let mut replays = JoinSet::new();
+    for n in 0..300 {
+        let (api, request) = (cluster.api(1 + n % 3), begin_with("large", json!({ "wait_ms": 5_000 })));
+        replays.spawn(async move { post(&api, "begin", &request).await });
+    }
+    let (mut checks, mut whole) = (0, 0);
+    while !replays.is_empty() {
+        for api in cluster.apis() {
+            api.check("wide", &format!("k{checks}")).await.expect_status(200);
+            checks += 1;
+        }
+        while let Some(replay) = replays.try_join_next() {
+            let replay = replay.unwrap();
+            // A node without room for more of them says so.
+            if replay.status == 503 {
+                assert!(replay.header("retry-after").is_some(), "{:?}", replay.headers);
+            } else {
+                assert!(replay.expect_status(200).json()["response"]["body"] == body.as_str());
+                whole += 1;
+            }
+        }
+    }
+    println!("{whole} large replays beside {checks} checks");
+    assert!(whole >= 100 && checks >= 3, "{whole} replays, {checks} checks");
+}
+
 /// That many zero bytes in base64.
 fn base64_of_zeros(bytes: usize) -> String {
     let (whole, rest) = (bytes / 3, bytes % 3);
@@ -388,9 +421,14 @@ async fn without_a_majority_every_call_is_refused_and_none_was_applied() {
     let held = token(&post(&cluster.api(1), "begin", &begin("k")).await);
     let replayed = token(&post(&cluster.api(1), "begin", &begin("done")).await);
     post(&cluster.api(1), "complete", &complete("done", replayed, "x")).await.expect_status(200);
+    let api = cluster.api(1);
+    let waiter = {
+        let (api, body) = (api.clone(), begin_with("k", json!({ "wait_ms": 3_000 })));
+        tokio::spawn(async move { post(&api, "begin", &body).await })
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
     cluster.node(2).kill();
     cluster.node(3).kill();
-    let api = cluster.api(1);
     let deadline = Instant::now() + Duration::from_secs(20);
     while api.is_ready().await {
         assert!(Instant::now() < deadline, "node 1 still says that it is ready");
@@ -419,6 +457,8 @@ async fn without_a_majority_every_call_is_refused_and_none_was_applied() {
     refused("GET", &path, Vec::new()).await;
     refused("GET", &format!("/v1/idempotency/{ACCOUNT_PATH}"), Vec::new()).await;
     refused("DELETE", &path, Vec::new()).await;
+    // What was true when it began to wait may not be true any more.
+    expect_code(&waiter.await.unwrap(), 503, "unavailable");
     cluster.node(2).start();
     cluster.node(3).start();
     cluster.wait_all_ready().await;
