@@ -22,7 +22,7 @@ use crate::{
 /// Enough for all shards to have many.
 const ACCOUNTS: u32 = 1_000;
 /// As a SHA-256 in hexadecimal.
-const FINGERPRINT: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const FINGERPRINT_BYTES: usize = 64;
 const BODY_BYTES: usize = 100;
 /// Records that are made at once while they are the means and not what is measured.
 const MAKERS: usize = 128;
@@ -36,12 +36,20 @@ fn names(run: u64, number: u32) -> String {
     format!("\"account\":\"account-{}\",\"key\":\"{run:x}-{number:09}\"", number % ACCOUNTS)
 }
 
+/// Text of the key that no compression makes much of, the same each time.
+fn noise(number: u32, bytes: usize, alphabet: &[u8]) -> String {
+    let mut draw = Draw::new(u64::from(number) + 1);
+    (0..bytes).map(|_| char::from(alphabet[draw.below(alphabet.len() as u32) as usize])).collect()
+}
+
 fn begin(run: u64, number: u32, more: &str) -> Vec<u8> {
-    post("/v1/idempotency/begin", &format!("{{{},\"fingerprint\":\"{FINGERPRINT}\"{more}}}", names(run, number)))
+    let fingerprint = noise(number, FINGERPRINT_BYTES, b"0123456789abcdef");
+    let names = names(run, number);
+    post("/v1/idempotency/begin", &format!("{{{names},\"fingerprint\":\"{fingerprint}\"{more}}}"))
 }
 
 fn complete(run: u64, number: u32, token: u64) -> Vec<u8> {
-    let body = "x".repeat(BODY_BYTES);
+    let body = noise(number, BODY_BYTES, b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ:, ");
     let response =
         format!("{{\"status\":201,\"headers\":{{\"content-type\":\"application/json\"}},\"body\":\"{body}\"}}");
     let names = names(run, number);

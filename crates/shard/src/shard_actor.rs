@@ -38,8 +38,13 @@ const EXPIRY_SCAN_DELAY: Duration = Duration::from_millis(100);
 const EXPIRY_SCAN_AGAIN: Duration = Duration::from_secs(1);
 /// The longest sleep until the next look at the expiry table.
 const EXPIRY_SLEEP_MAX: Duration = Duration::from_secs(3600);
-/// Rows one `Expire` works off, so that the entry applies in well under a heartbeat.
-const EXPIRE_ROWS_MAX: u32 = 1024;
+/// Rows that one `Expire` works off, and there is one each [`EXPIRY_SCAN_DELAY`]: what comes due in masses is removed in
+/// passing, and nobody waits long behind it.
+const EXPIRE_ROWS: u32 = 128;
+/// A shard whose rows are overdue by more than this can't keep up so, and works off as many as it can.
+const EXPIRY_BEHIND: Duration = Duration::from_secs(120);
+/// Rows that one `Expire` works off then, so that the entry still applies in well under a heartbeat.
+const EXPIRE_ROWS_BEHIND: u32 = 1024;
 
 /// The handle of a shard whose replica lives on this node.
 pub(crate) struct Shard {
@@ -65,8 +70,8 @@ pub(crate) enum Message {
     ClockRecovered,
     /// Look at the expiry table.
     ScanExpiry,
-    /// The `Expire` under way was resolved; whether it had all that it could take, so that there may be more.
-    Expired { more: bool },
+    /// The `Expire` under way was resolved; whether the next one is to follow at once.
+    Expired { at_once: bool },
     #[cfg(test)]
     Panic,
 }
@@ -250,9 +255,9 @@ impl Actor for ShardActor {
                 state.scan = None;
                 state.scan_expiry(&myself)?;
             }
-            Message::Expired { more } => {
+            Message::Expired { at_once } => {
                 state.expiring = false;
-                if more {
+                if at_once {
                     state.scan_expiry(&myself)?;
                 } else {
                     state.scan_within(EXPIRY_SCAN_DELAY, &myself);
@@ -353,13 +358,15 @@ impl ShardActorState {
             return Ok(());
         }
         self.expiring = true;
-        let command = Command::Expire { up_to: now, limit: EXPIRE_ROWS_MAX };
-        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::Expired { more: false }));
+        let behind = now.since_us(due) > EXPIRY_BEHIND.as_micros() as u64;
+        let limit = if behind { EXPIRE_ROWS_BEHIND } else { EXPIRE_ROWS };
+        let command = Command::Expire { up_to: now, limit };
+        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::Expired { at_once: false }));
         tokio::spawn(async move {
             let outcome = shard.execute(command, Instant::now() + PROPOSAL_TIMEOUT).await;
             debug!(shard = %shard.id, ?outcome, "expired");
-            let more = matches!(outcome, Outcome::Applied(Reply::Expire { removed: EXPIRE_ROWS_MAX.. }));
-            nudge.say(Message::Expired { more });
+            let all_it_could = matches!(outcome, Outcome::Applied(Reply::Expire { removed }) if removed >= limit);
+            nudge.say(Message::Expired { at_once: behind && all_it_could });
         });
         Ok(())
     }
@@ -472,7 +479,7 @@ mod tests {
         assert!(crashed.await.is_err());
         assert!(matches!(heard.recv().await, Some(Message::Proposed)));
 
-        Nudge::new(&actor, Message::Expired { more: false }).say(Message::Expired { more: true });
-        assert!(matches!(heard.recv().await, Some(Message::Expired { more: true })));
+        Nudge::new(&actor, Message::Expired { at_once: false }).say(Message::Expired { at_once: true });
+        assert!(matches!(heard.recv().await, Some(Message::Expired { at_once: true })));
     }
 }
