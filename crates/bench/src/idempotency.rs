@@ -202,13 +202,6 @@ pub async fn records(target: &Target, options: &Options) {
     let expiring = under_load(target, options, Duration::from_secs(options.seconds)).await;
     let p99 = |measured: &Measured| measured.latency_us.value_at_quantile(0.99) as f64 / 1000.0;
     report::line("p99 ms of checks, before / while expiring", format!("{:.1} / {:.1}", p99(&quiet), p99(&expiring)));
-    let began = Instant::now();
-    while live_bytes(target).await - before > bytes * target.apis.len() as f64 / 20.0
-        && began.elapsed() < Duration::from_secs(120)
-    {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    report::line("then gone after", format!("{:.0} s", began.elapsed().as_secs_f64()));
     report::resident(resident_mib(target));
 }
 
