@@ -40,11 +40,12 @@ const EXPIRY_SCAN_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRY_SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// Rows that one `Expire` works off, and there is one each [`EXPIRY_SCAN_DELAY`]: what comes due in masses is removed in
 /// passing, and nobody waits long behind it.
-const EXPIRE_ROWS: u32 = 128;
-/// A shard whose rows are overdue by more than this can't keep up so, and works off as many as it can.
-const EXPIRY_BEHIND: Duration = Duration::from_secs(120);
-/// Rows that one `Expire` works off then, so that the entry still applies in well under a heartbeat.
-const EXPIRE_ROWS_BEHIND: u32 = 1024;
+const EXPIRE_ROWS: u64 = 24;
+/// For each of these that the first row is overdue, an `Expire` works off as many rows again: so it keeps up with whatever
+/// comes due all the time, as far behind as that takes.
+const EXPIRY_BEHIND: Duration = Duration::from_secs(600);
+/// The most that it works off, so that the entry still applies in well under a heartbeat.
+const EXPIRE_ROWS_MAX: u64 = 1024;
 
 /// The handle of a shard whose replica lives on this node.
 pub(crate) struct Shard {
@@ -70,8 +71,8 @@ pub(crate) enum Message {
     ClockRecovered,
     /// Look at the expiry table.
     ScanExpiry,
-    /// The `Expire` under way was resolved; whether the next one is to follow at once.
-    Expired { at_once: bool },
+    /// The `Expire` under way was resolved.
+    Expired,
     #[cfg(test)]
     Panic,
 }
@@ -255,13 +256,9 @@ impl Actor for ShardActor {
                 state.scan = None;
                 state.scan_expiry(&myself)?;
             }
-            Message::Expired { at_once } => {
+            Message::Expired => {
                 state.expiring = false;
-                if at_once {
-                    state.scan_expiry(&myself)?;
-                } else {
-                    state.scan_within(EXPIRY_SCAN_DELAY, &myself);
-                }
+                state.scan_within(EXPIRY_SCAN_DELAY, &myself);
             }
             #[cfg(test)]
             Message::Panic => panic!("asked to by a test"),
@@ -358,15 +355,14 @@ impl ShardActorState {
             return Ok(());
         }
         self.expiring = true;
-        let behind = now.since_us(due) > EXPIRY_BEHIND.as_micros() as u64;
-        let limit = if behind { EXPIRE_ROWS_BEHIND } else { EXPIRE_ROWS };
+        let behind = now.since_us(due) / EXPIRY_BEHIND.as_micros() as u64;
+        let limit = EXPIRE_ROWS.saturating_mul(1 + behind).min(EXPIRE_ROWS_MAX) as u32;
         let command = Command::Expire { up_to: now, limit };
-        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::Expired { at_once: false }));
+        let (shard, nudge) = (self.shard.clone(), Nudge::new(myself, Message::Expired));
         tokio::spawn(async move {
             let outcome = shard.execute(command, Instant::now() + PROPOSAL_TIMEOUT).await;
             debug!(shard = %shard.id, ?outcome, "expired");
-            let all_it_could = matches!(outcome, Outcome::Applied(Reply::Expire { removed }) if removed >= limit);
-            nudge.say(Message::Expired { at_once: behind && all_it_could });
+            drop(nudge);
         });
         Ok(())
     }
@@ -381,11 +377,6 @@ struct Nudge {
 impl Nudge {
     fn new(actor: &ActorRef<Message>, message: Message) -> Nudge {
         Nudge { actor: actor.clone(), message }
-    }
-
-    /// Tells it something else.
-    fn say(mut self, message: Message) {
-        self.message = message;
     }
 }
 
@@ -478,8 +469,5 @@ mod tests {
         });
         assert!(crashed.await.is_err());
         assert!(matches!(heard.recv().await, Some(Message::Proposed)));
-
-        Nudge::new(&actor, Message::Expired { at_once: false }).say(Message::Expired { at_once: true });
-        assert!(matches!(heard.recv().await, Some(Message::Expired { at_once: true })));
     }
 }
