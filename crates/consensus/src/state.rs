@@ -1,7 +1,8 @@
 //! A shard's state for openraft: committed entries in, replies out, snapshots built and installed.
 //!
-//! The rows and the machine stand behind one mutex, never held across an await, nor while rows are written. An entry is applied only when it is on
-//! disk here, so the state can't get ahead of the log; applied rows are written behind, together with their position.
+//! The rows and the machine stand behind one mutex, never held across an await, nor while rows are written. An entry is
+//! applied only when it is on disk here, so the state can't get ahead of the log; applied rows are written behind,
+//! together with their position.
 
 use std::{
     io,
@@ -9,7 +10,6 @@ use std::{
 };
 
 use bytes::Bytes;
-
 use futures::{Stream, StreamExt};
 use onceward_core::{
     cluster::ShardId,

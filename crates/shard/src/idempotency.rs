@@ -139,24 +139,37 @@ impl Idempotency {
             wall_ms: 0,
         };
         let mut resent = Resent(false);
+        match self.begin_or_wait(shard, &mut command, patience, wait_until, &mut resent).await {
+            // Another copy may have got the key, or get it yet.
+            Err(ServiceError::Unavailable { .. }) if resent.0 => Err(ServiceError::Unknown),
+            answer => answer,
+        }
+    }
+
+    /// Tries again after each wait. `patience`: how long each try may take.
+    async fn begin_or_wait(
+        &self,
+        shard: ShardId,
+        command: &mut BeginCommand,
+        patience: Duration,
+        wait_until: Instant,
+        resent: &mut Resent,
+    ) -> Result<BeginAnswer, ServiceError> {
         loop {
             command.wall_ms = self.surroundings.clock.wall_ms();
-            let tried = self.try_begin(shard, &command, Instant::now() + patience, &mut resent).await;
-            let (token, lease_remaining_us) = match tried {
-                Ok(Tried::Answered(answer)) => return Ok(answer),
-                Ok(Tried::Held { token, lease_remaining_us }) => (token, lease_remaining_us),
-                // An earlier copy may have got the key, or get it yet.
-                Err(ServiceError::Unavailable { .. }) if resent.0 => return Err(ServiceError::Unknown),
-                Err(error) => return Err(error),
-            };
+            let (token, lease_remaining_us) =
+                match self.try_begin(shard, command, Instant::now() + patience, resent).await? {
+                    Tried::Answered(answer) => return Ok(answer),
+                    Tried::Held { token, lease_remaining_us } => (token, lease_remaining_us),
+                };
             let began = Instant::now();
-            let waited = self.wait(shard, &command, token, wait_until.min(began + WAIT_SLICE)).await;
+            let waited = self.wait(shard, command, token, wait_until.min(began + WAIT_SLICE)).await;
             if waited == Waited::MovedOn || (waited == Waited::ForNow && Instant::now() < wait_until) {
                 continue;
             }
             // What was said before the wait may not be true any more, nor known here.
             let deadline = Instant::now() + patience;
-            if began.elapsed() > STALE_AFTER && self.has_moved_on(shard, &command, token, deadline).await? {
+            if began.elapsed() > STALE_AFTER && self.has_moved_on(shard, command, token, deadline).await? {
                 continue;
             }
             let waited_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);

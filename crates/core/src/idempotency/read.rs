@@ -57,9 +57,8 @@ pub(crate) fn replay(
 /// How many bytes the response takes, where these rows, which may be behind the leader's, have the record as completed: a
 /// hint that a read will do, and how large its answer will be.
 pub fn completed_bytes(rows: &dyn ReadRows, account: &Account, key: &Key) -> Result<Option<u32>, RowsError> {
-    let now = machine::clock(rows)?;
-    let found = find(rows, account, key)?;
-    Ok(found.and_then(|(_, record)| Some(completion(&record, now)?.response_bytes)))
+    let Some((_, record)) = find(rows, account, key)? else { return Ok(None) };
+    Ok(completion(&record, machine::clock(rows)?).map(|completion| completion.response_bytes))
 }
 
 /// Whether, as far as these rows know, the attempt with `token` no longer holds the key. They may be behind the leader's,
