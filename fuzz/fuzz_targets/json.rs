@@ -126,15 +126,15 @@ fn complete(body: &[u8]) {
 }
 
 fn abandon(body: &[u8]) {
-    let Some((account, key, token)) = accepted(abandon::parse(body, &Caller::default())) else { return };
-    assert_record(&account, &key);
-    assert!((1..=TOKEN_MAX).contains(&token));
+    let Some(abandon) = accepted(abandon::parse(body, &Caller::default())) else { return };
+    assert_record(&abandon.account, &abandon.key);
+    assert!((1..=TOKEN_MAX).contains(&abandon.token));
 }
 
 fn extend(body: &[u8]) {
     let Some(extend) = accepted(extend::parse(body, &Caller::default())) else { return };
     assert_record(&extend.account, &extend.key);
-    assert!((LEASE_MS_MIN..=LEASE_MS_MAX).contains(&extend.lease_ms));
+    assert!((LEASE_MS_MIN..=LEASE_MS_MAX).contains(&(extend.lease_us / 1_000)));
 }
 
 fn assert_record(account: &Account, key: &Key) {

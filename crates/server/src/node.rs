@@ -7,8 +7,8 @@ use onceward_consensus::Timing;
 use onceward_core::{
     cluster::{NodeId, ShardId},
     idempotency::{
-        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, RecordPage, RecordState, RecordView,
-        Response,
+        AbandonCommand, AbandonReply, Account, CompleteCommand, CompleteReply, DeleteRecordCommand, DeleteRecordReply,
+        ExtendCommand, ExtendReply, Key, RecordPage, RecordState, RecordView,
     },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     seams::Entropy,
@@ -111,30 +111,16 @@ impl Service for Node {
         Box::pin(self.begin(request))
     }
 
-    fn complete(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        response: Response,
-        deadline: Instant,
-    ) -> Served<'_, CompleteReply> {
-        Box::pin(self.complete(account, key, token, response, deadline))
+    fn complete(&self, command: CompleteCommand, deadline: Instant) -> Served<'_, CompleteReply> {
+        Box::pin(self.complete(command, deadline))
     }
 
-    fn abandon(&self, account: Account, key: Key, token: u64, deadline: Instant) -> Served<'_, AbandonReply> {
-        Box::pin(self.abandon(account, key, token, deadline))
+    fn abandon(&self, command: AbandonCommand, deadline: Instant) -> Served<'_, AbandonReply> {
+        Box::pin(self.abandon(command, deadline))
     }
 
-    fn extend(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        lease_ms: u64,
-        deadline: Instant,
-    ) -> Served<'_, ExtendReply> {
-        Box::pin(self.extend(account, key, token, lease_ms, deadline))
+    fn extend(&self, command: ExtendCommand, deadline: Instant) -> Served<'_, ExtendReply> {
+        Box::pin(self.extend(command, deadline))
     }
 
     fn record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, Option<RecordView>> {
@@ -152,8 +138,8 @@ impl Service for Node {
         Box::pin(self.records(account, state, after, limit, deadline))
     }
 
-    fn delete_record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, DeleteRecordReply> {
-        Box::pin(self.delete_record(account, key, deadline))
+    fn delete_record(&self, command: DeleteRecordCommand, deadline: Instant) -> Served<'_, DeleteRecordReply> {
+        Box::pin(self.delete_record(command, deadline))
     }
 
     fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite> {

@@ -5,8 +5,8 @@ use futures::future::BoxFuture;
 use onceward_core::{
     cluster::{NodeId, ShardId},
     idempotency::{
-        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, RecordPage, RecordState, RecordView,
-        Response,
+        AbandonCommand, AbandonReply, Account, CompleteCommand, CompleteReply, DeleteRecordCommand, DeleteRecordReply,
+        ExtendCommand, ExtendReply, Key, RecordPage, RecordState, RecordView,
     },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     system::NodeReply,
@@ -26,23 +26,9 @@ pub trait Service: Send + Sync + 'static {
     fn refund(&self, command: RefundCommand, deadline: Instant) -> Served<'_, RefundReply>;
     fn reset(&self, command: ResetCommand, deadline: Instant) -> Served<'_, ResetReply>;
     fn begin(&self, request: BeginRequest) -> Served<'_, BeginAnswer>;
-    fn complete(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        response: Response,
-        deadline: Instant,
-    ) -> Served<'_, CompleteReply>;
-    fn abandon(&self, account: Account, key: Key, token: u64, deadline: Instant) -> Served<'_, AbandonReply>;
-    fn extend(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        lease_ms: u64,
-        deadline: Instant,
-    ) -> Served<'_, ExtendReply>;
+    fn complete(&self, command: CompleteCommand, deadline: Instant) -> Served<'_, CompleteReply>;
+    fn abandon(&self, command: AbandonCommand, deadline: Instant) -> Served<'_, AbandonReply>;
+    fn extend(&self, command: ExtendCommand, deadline: Instant) -> Served<'_, ExtendReply>;
     fn record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, Option<RecordView>>;
     /// A page of records behind the key `after`.
     fn records(
@@ -53,7 +39,7 @@ pub trait Service: Send + Sync + 'static {
         limit: u32,
         deadline: Instant,
     ) -> Served<'_, RecordPage>;
-    fn delete_record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, DeleteRecordReply>;
+    fn delete_record(&self, command: DeleteRecordCommand, deadline: Instant) -> Served<'_, DeleteRecordReply>;
     fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite>;
     /// `None`: there is no such policy; otherwise the shards that don't know of the deletion yet.
     fn delete_policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Vec<ShardId>>>;

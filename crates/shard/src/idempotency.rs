@@ -12,7 +12,7 @@ use onceward_core::{
     idempotency::{
         AbandonCommand, AbandonReply, Account, AttemptId, BeginCommand, BeginReply, CompleteCommand, CompleteReply,
         DeleteRecordCommand, DeleteRecordReply, ExtendCommand, ExtendReply, Key, Lease, OnLeaseExpiry, RecordPage,
-        RecordState, RecordView, Replay, Response, completed_bytes, has_moved_on,
+        RecordState, RecordView, Replay, completed_bytes, has_moved_on,
     },
     query::{Answer, Query},
 };
@@ -308,15 +308,12 @@ impl Idempotency {
 
     pub(crate) async fn complete(
         &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        response: Response,
+        mut command: CompleteCommand,
         deadline: Instant,
     ) -> Result<CompleteReply, ServiceError> {
-        let shard = self.shard(&account);
-        let wall_ms = self.surroundings.clock.wall_ms();
-        let command = Command::Complete(CompleteCommand { account, key, token, response, wall_ms });
+        let shard = self.shard(&command.account);
+        command.wall_ms = self.surroundings.clock.wall_ms();
+        let command = Command::Complete(command);
         let (outcome, resent) = self.router.submit_until_known(shard, &command, deadline).await;
         match outcome.into_result()? {
             // Perhaps it landed and was deleted, or expired, before it came again.
@@ -329,14 +326,11 @@ impl Idempotency {
     /// Sent once: repeated, it would find no record, and could not tell its own success from another's.
     pub(crate) async fn abandon(
         &self,
-        account: Account,
-        key: Key,
-        token: u64,
+        command: AbandonCommand,
         deadline: Instant,
     ) -> Result<AbandonReply, ServiceError> {
-        let shard = self.shard(&account);
-        let command = Command::Abandon(AbandonCommand { account, key, token });
-        match self.router.submit(shard, &command, deadline).await.into_result()? {
+        let shard = self.shard(&command.account);
+        match self.router.submit(shard, &Command::Abandon(command), deadline).await.into_result()? {
             Reply::Abandon(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }
@@ -344,15 +338,12 @@ impl Idempotency {
 
     pub(crate) async fn extend(
         &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        lease_ms: u64,
+        mut command: ExtendCommand,
         deadline: Instant,
     ) -> Result<ExtendReply, ServiceError> {
-        let shard = self.shard(&account);
-        let wall_ms = self.surroundings.clock.wall_ms();
-        let command = Command::Extend(ExtendCommand { account, key, token, lease_us: lease_ms * 1_000, wall_ms });
+        let shard = self.shard(&command.account);
+        command.wall_ms = self.surroundings.clock.wall_ms();
+        let command = Command::Extend(command);
         let (outcome, resent) = self.router.submit_until_known(shard, &command, deadline).await;
         match outcome.into_result()? {
             Reply::Extend(ExtendReply::Fenced) if resent.0 => Err(ServiceError::Unknown),
@@ -364,13 +355,11 @@ impl Idempotency {
     /// Sent once, for the reason that `abandon` is.
     pub(crate) async fn delete(
         &self,
-        account: Account,
-        key: Key,
+        command: DeleteRecordCommand,
         deadline: Instant,
     ) -> Result<DeleteRecordReply, ServiceError> {
-        let shard = self.shard(&account);
-        let command = Command::DeleteRecord(DeleteRecordCommand { account, key });
-        match self.router.submit(shard, &command, deadline).await.into_result()? {
+        let shard = self.shard(&command.account);
+        match self.router.submit(shard, &Command::DeleteRecord(command), deadline).await.into_result()? {
             Reply::DeleteRecord(reply) => Ok(reply),
             other => Err(unexpected(&other)),
         }

@@ -16,8 +16,8 @@ use onceward_core::{
     cluster::{Generation, Manifest, MemberId, NodeEntry, NodeId, ShardId},
     command::{Command, Reply},
     idempotency::{
-        AbandonReply, Account, CompleteReply, DeleteRecordReply, ExtendReply, Key, RecordPage, RecordState, RecordView,
-        Response,
+        AbandonCommand, AbandonReply, Account, CompleteCommand, CompleteReply, DeleteRecordCommand, DeleteRecordReply,
+        ExtendCommand, ExtendReply, Key, RecordPage, RecordState, RecordView,
     },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     seams::{Clock, Entropy},
@@ -235,36 +235,16 @@ impl Node {
     }
 
     /// Stores the outcome of a key's work.
-    pub async fn complete(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        response: Response,
-        deadline: Instant,
-    ) -> Result<CompleteReply, ServiceError> {
-        self.serving()?.idempotency.complete(account, key, token, response, deadline).await
+    pub async fn complete(&self, command: CompleteCommand, deadline: Instant) -> Result<CompleteReply, ServiceError> {
+        self.serving()?.idempotency.complete(command, deadline).await
     }
 
-    pub async fn abandon(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        deadline: Instant,
-    ) -> Result<AbandonReply, ServiceError> {
-        self.serving()?.idempotency.abandon(account, key, token, deadline).await
+    pub async fn abandon(&self, command: AbandonCommand, deadline: Instant) -> Result<AbandonReply, ServiceError> {
+        self.serving()?.idempotency.abandon(command, deadline).await
     }
 
-    pub async fn extend(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        lease_ms: u64,
-        deadline: Instant,
-    ) -> Result<ExtendReply, ServiceError> {
-        self.serving()?.idempotency.extend(account, key, token, lease_ms, deadline).await
+    pub async fn extend(&self, command: ExtendCommand, deadline: Instant) -> Result<ExtendReply, ServiceError> {
+        self.serving()?.idempotency.extend(command, deadline).await
     }
 
     pub async fn record(
@@ -290,11 +270,10 @@ impl Node {
 
     pub async fn delete_record(
         &self,
-        account: Account,
-        key: Key,
+        command: DeleteRecordCommand,
         deadline: Instant,
     ) -> Result<DeleteRecordReply, ServiceError> {
-        self.serving()?.idempotency.delete(account, key, deadline).await
+        self.serving()?.idempotency.delete(command, deadline).await
     }
 
     /// All policies, by name.

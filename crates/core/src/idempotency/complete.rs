@@ -15,7 +15,7 @@ pub struct CompleteCommand {
     pub key: Key,
     pub token: u64,
     pub response: Response,
-    /// Display time of the node that received the call.
+    /// Display time of the node that received the call, which fills it in.
     pub wall_ms: u64,
 }
 

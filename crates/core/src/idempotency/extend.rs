@@ -15,7 +15,7 @@ pub struct ExtendCommand {
     pub token: u64,
     /// From now on.
     pub lease_us: u64,
-    /// Display time of the node that received the call.
+    /// Display time of the node that received the call, which fills it in.
     pub wall_ms: u64,
 }
 

@@ -14,8 +14,9 @@ use http_body_util::{BodyExt, Full};
 use onceward_core::{
     cluster::{Generation, NodeEntry, NodeId, ShardId},
     idempotency::{
-        AbandonReply, Account, Body as StoredBody, CompleteReply, DeleteRecordReply, ExtendReply, Key, Lease,
-        RecordPage, RecordState, RecordView, Replay, Response as Stored,
+        AbandonCommand, AbandonReply, Account, Body as StoredBody, CompleteCommand, CompleteReply, DeleteRecordCommand,
+        DeleteRecordReply, ExtendCommand, ExtendReply, Key, Lease, RecordPage, RecordState, RecordView, Replay,
+        Response as Stored,
     },
     limits::{
         Decision, ItemResult, Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply,
@@ -130,33 +131,22 @@ impl Service for Fake {
         })
     }
 
-    fn complete(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        response: Stored,
-        deadline: Instant,
-    ) -> Served<'_, CompleteReply> {
+    fn complete(&self, command: CompleteCommand, deadline: Instant) -> Served<'_, CompleteReply> {
+        let CompleteCommand { account, key, token, response, .. } = command;
         let what = format!("complete {:?} {:?} {token}", account.as_str(), key.as_str());
         self.0.lock().unwrap().stored = Some(response);
         self.call(what, deadline, |script| script.complete.clone())
     }
 
-    fn abandon(&self, account: Account, key: Key, token: u64, deadline: Instant) -> Served<'_, AbandonReply> {
+    fn abandon(&self, command: AbandonCommand, deadline: Instant) -> Served<'_, AbandonReply> {
+        let AbandonCommand { account, key, token } = command;
         let what = format!("abandon {:?} {:?} {token}", account.as_str(), key.as_str());
         self.call(what, deadline, |script| script.abandon.clone())
     }
 
-    fn extend(
-        &self,
-        account: Account,
-        key: Key,
-        token: u64,
-        lease_ms: u64,
-        deadline: Instant,
-    ) -> Served<'_, ExtendReply> {
-        let what = format!("extend {:?} {:?} {token} {lease_ms}", account.as_str(), key.as_str());
+    fn extend(&self, command: ExtendCommand, deadline: Instant) -> Served<'_, ExtendReply> {
+        let ExtendCommand { account, key, token, lease_us, .. } = command;
+        let what = format!("extend {:?} {:?} {token} {}", account.as_str(), key.as_str(), lease_us / 1_000);
         self.call(what, deadline, |script| script.extend.clone())
     }
 
@@ -178,7 +168,8 @@ impl Service for Fake {
         self.call(what, deadline, |script| script.records.clone())
     }
 
-    fn delete_record(&self, account: Account, key: Key, deadline: Instant) -> Served<'_, DeleteRecordReply> {
+    fn delete_record(&self, command: DeleteRecordCommand, deadline: Instant) -> Served<'_, DeleteRecordReply> {
+        let DeleteRecordCommand { account, key } = command;
         let what = format!("delete {:?} {:?}", account.as_str(), key.as_str());
         self.call(what, deadline, |script| script.delete_record.clone())
     }

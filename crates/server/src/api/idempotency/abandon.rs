@@ -1,11 +1,11 @@
 //! `POST /v1/idempotency/abandon`: the work had no effect, and the key is free again.
 
 use axum::{Json, extract::State};
-use onceward_core::idempotency::{AbandonReply, Account, Key};
+use onceward_core::idempotency::{AbandonCommand, AbandonReply};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{account, already_completed, fenced, key, token};
+use super::{Claim, already_completed, claim, fenced};
 use crate::api::{
     App,
     call::{Caller, Deadline, JsonBody},
@@ -28,13 +28,11 @@ pub struct AbandonBody {
 object!(AbandonBody { account, key, token });
 
 /// Reads and checks the body.
-pub fn parse(body: &[u8], caller: &Caller) -> Result<(Account, Key, u64), Problem> {
+pub fn parse(body: &[u8], caller: &Caller) -> Result<AbandonCommand, Problem> {
     let mut judge = Judge::default();
     let body: AbandonBody = read_object(body, &mut judge)?;
-    let account = account(&mut judge, caller, body.account)?;
-    let key = key(&mut judge, body.key);
-    let token = token(&mut judge, body.token);
-    judge.verdict(account.zip(key).zip(token).map(|((account, key), token)| (account, key, token)))
+    let claim = claim(&mut judge, caller, body.account, body.key, body.token)?;
+    judge.verdict(claim.map(|Claim { account, key, token }| AbandonCommand { account, key, token }))
 }
 
 #[derive(Serialize, ToSchema)]
@@ -68,8 +66,7 @@ pub async fn abandon(
     Deadline(deadline): Deadline,
     JsonBody(body): JsonBody,
 ) -> Result<Json<AbandonedBody>, Problem> {
-    let (account, key, token) = parse(&body, &caller)?;
-    match app.service.abandon(account, key, token, deadline).await? {
+    match app.service.abandon(parse(&body, &caller)?, deadline).await? {
         AbandonReply::Abandoned => Ok(Json(AbandonedBody { state: "abandoned" })),
         AbandonReply::Fenced => Err(fenced()),
         AbandonReply::AlreadyCompleted => Err(already_completed("this key was completed and cannot be abandoned")),

@@ -1,14 +1,13 @@
 //! `POST /v1/idempotency/complete`: stores the outcome of a key's work, once.
 
 use axum::{Json, extract::State};
-use onceward_core::idempotency::{Account, CompleteReply, Key, Response};
+use onceward_core::idempotency::{CompleteCommand, CompleteReply};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    COMPLETED, Instant, account, already_completed, fenced, key,
+    COMPLETED, Claim, Instant, already_completed, claim, fenced,
     response::{self, ResponseIn},
-    token,
 };
 use crate::api::{
     App,
@@ -36,28 +35,23 @@ pub struct CompleteBody {
 
 object!(CompleteBody { account, key, token, response, messages });
 
-/// A checked request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Complete {
-    pub account: Account,
-    pub key: Key,
-    pub token: u64,
-    pub response: Response,
-}
-
 /// Reads and checks the body.
-pub fn parse(body: &[u8], caller: &Caller) -> Result<Complete, Problem> {
+pub fn parse(body: &[u8], caller: &Caller) -> Result<CompleteCommand, Problem> {
     let mut judge = Judge::default();
     let body: CompleteBody = read_object(body, &mut judge)?;
-    let account = account(&mut judge, caller, body.account)?;
-    let key = key(&mut judge, body.key);
-    let token = token(&mut judge, body.token);
+    let claim = claim(&mut judge, caller, body.account, body.key, body.token)?;
     let response = response::read(&mut judge, body.response);
     if !matches!(body.messages, Field::Absent) {
         judge.refuse("messages", "cannot be given: this version does not take messages yet; nothing was changed");
     }
-    let complete = account.zip(key).zip(token.zip(response));
-    judge.verdict(complete.map(|((account, key), (token, response))| Complete { account, key, token, response }))
+    let command = claim.zip(response).map(|(Claim { account, key, token }, response)| CompleteCommand {
+        account,
+        key,
+        token,
+        response,
+        wall_ms: 0,
+    });
+    judge.verdict(command)
 }
 
 #[derive(Serialize, ToSchema)]
@@ -96,9 +90,9 @@ pub async fn complete(
     Deadline(deadline): Deadline,
     CountedBody { bytes, room }: CountedBody,
 ) -> Result<Json<CompleteAnswerBody>, Problem> {
-    let Complete { account, key, token, response } = parse(&bytes, &caller)?;
+    let command = parse(&bytes, &caller)?;
     drop(bytes);
-    let reply = app.service.complete(account, key, token, response, deadline).await?;
+    let reply = app.service.complete(command, deadline).await?;
     // Until here the response that was read from the body is in memory.
     drop(room);
     app.metrics.completed(outcome(&reply));

@@ -1,7 +1,7 @@
 //! `DELETE /v1/idempotency/{account}/{key}`: a person decides that a key is as if it had never been used.
 
 use axum::{extract::State, http::StatusCode};
-use onceward_core::idempotency::DeleteRecordReply;
+use onceward_core::idempotency::{DeleteRecordCommand, DeleteRecordReply};
 use tracing::info;
 
 use super::{account_and_key, not_found};
@@ -36,7 +36,8 @@ pub async fn delete_key(
     Deadline(deadline): Deadline,
 ) -> Result<StatusCode, Problem> {
     let (account, key) = account_and_key(&caller, account, key)?;
-    match app.service.delete_record(account.clone(), key.clone(), deadline).await? {
+    let command = DeleteRecordCommand { account: account.clone(), key: key.clone() };
+    match app.service.delete_record(command, deadline).await? {
         DeleteRecordReply::Deleted => {
             info!(account = account.as_str(), key = key.as_str(), "idempotency key deleted");
             Ok(StatusCode::NO_CONTENT)

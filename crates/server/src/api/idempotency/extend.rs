@@ -1,10 +1,10 @@
 //! `POST /v1/idempotency/extend`: the work takes longer than its lease.
 
 use axum::{Json, extract::State};
-use onceward_core::idempotency::{Account, ExtendReply, Key};
+use onceward_core::idempotency::{ExtendCommand, ExtendReply};
 use utoipa::ToSchema;
 
-use super::{LeaseBody, account, already_completed, fenced, key, lease_ms, token};
+use super::{Claim, LeaseBody, already_completed, claim, fenced, lease_ms};
 use crate::api::{
     App,
     call::{Caller, Deadline, JsonBody},
@@ -29,25 +29,20 @@ pub struct ExtendBody {
 
 object!(ExtendBody { account, key, token, lease_ms });
 
-/// A checked request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extend {
-    pub account: Account,
-    pub key: Key,
-    pub token: u64,
-    pub lease_ms: u64,
-}
-
 /// Reads and checks the body.
-pub fn parse(body: &[u8], caller: &Caller) -> Result<Extend, Problem> {
+pub fn parse(body: &[u8], caller: &Caller) -> Result<ExtendCommand, Problem> {
     let mut judge = Judge::default();
     let body: ExtendBody = read_object(body, &mut judge)?;
-    let account = account(&mut judge, caller, body.account)?;
-    let key = key(&mut judge, body.key);
-    let token = token(&mut judge, body.token);
+    let claim = claim(&mut judge, caller, body.account, body.key, body.token)?;
     let lease_ms = lease_ms(&mut judge, body.lease_ms);
-    let extend = account.zip(key).zip(token.zip(lease_ms));
-    judge.verdict(extend.map(|((account, key), (token, lease_ms))| Extend { account, key, token, lease_ms }))
+    let command = claim.zip(lease_ms).map(|(Claim { account, key, token }, lease_ms)| ExtendCommand {
+        account,
+        key,
+        token,
+        lease_us: lease_ms * 1_000,
+        wall_ms: 0,
+    });
+    judge.verdict(command)
 }
 
 /// The lease begins anew. The newest token may do so also after its lease, while nobody took over.
@@ -71,8 +66,7 @@ pub async fn extend(
     Deadline(deadline): Deadline,
     JsonBody(body): JsonBody,
 ) -> Result<Json<LeaseBody>, Problem> {
-    let Extend { account, key, token, lease_ms } = parse(&body, &caller)?;
-    match app.service.extend(account, key, token, lease_ms, deadline).await? {
+    match app.service.extend(parse(&body, &caller)?, deadline).await? {
         ExtendReply::Extended(lease) => Ok(Json(lease.into())),
         ExtendReply::Fenced => Err(fenced()),
         ExtendReply::AlreadyCompleted => Err(already_completed("this key was completed: its lease is over")),

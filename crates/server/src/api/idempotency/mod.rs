@@ -60,6 +60,26 @@ fn token(judge: &mut Judge, field: Field<u64>) -> Option<u64> {
     judge.number(field, || "token".to_owned(), 1..=TOKEN_MAX, "the whole number that begin gave, below 2^53")
 }
 
+/// What names an attempt that has a key, or claims to.
+struct Claim {
+    account: Account,
+    key: Key,
+    token: u64,
+}
+
+fn claim(
+    judge: &mut Judge,
+    caller: &Caller,
+    account: Field<String>,
+    key: Field<String>,
+    token: Field<u64>,
+) -> Result<Option<Claim>, Problem> {
+    let account = self::account(judge, caller, account)?;
+    let key = self::key(judge, key);
+    let token = self::token(judge, token);
+    Ok(account.zip(key).zip(token).map(|((account, key), token)| Claim { account, key, token }))
+}
+
 fn lease_ms(judge: &mut Judge, field: Field<u64>) -> Option<u64> {
     const _: () = assert!(LEASE_MS_MIN == 100 && LEASE_MS_MAX == 3_600_000);
     let allowed = "a whole number from 100 to 3600000";
