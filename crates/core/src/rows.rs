@@ -32,6 +32,15 @@ pub trait ReadRows {
 
     /// Rows whose key starts with `prefix` and is greater than `after`, in key order, at most `limit`.
     fn scan(&self, table: Table, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, RowsError>;
+
+    /// Rows whose key starts with `prefix` and is less than `before`, in descending key order, at most `limit`.
+    fn scan_back(
+        &self,
+        table: Table,
+        prefix: &[u8],
+        before: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Row>, RowsError>;
 }
 
 /// A shard's rows as `apply` changes them; changes are seen by later reads at once.

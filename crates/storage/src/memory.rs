@@ -98,22 +98,18 @@ impl Store for MemoryStore {
         limit: usize,
         bytes_max: usize,
     ) -> Result<Vec<Row>, StorageError> {
-        let disk = self.lock();
-        let mut rows = Vec::new();
-        let mut bytes = 0;
-        for (key, value) in disk.rows.range(family, from, to) {
-            if rows.len() >= limit || (bytes >= bytes_max && !rows.is_empty()) {
-                break;
-            }
-            bytes += key.len() + value.len();
-            rows.push((key.clone(), value.clone()));
-        }
-        Ok(rows)
+        Ok(page(self.lock().rows.range(family, from, to), limit, bytes_max))
     }
 
-    fn last(&self, family: Family, from: &[u8], to: &[u8]) -> Result<Option<Row>, StorageError> {
-        let disk = self.lock();
-        Ok(disk.rows.range(family, from, to).next_back().map(|(key, value)| (key.clone(), value.clone())))
+    fn scan_back(
+        &self,
+        family: Family,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Row>, StorageError> {
+        Ok(page(self.lock().rows.range(family, from, to).rev(), limit, bytes_max))
     }
 
     fn write(&self, set: &WriteSet) -> Result<(), StorageError> {
@@ -213,6 +209,19 @@ impl Disk {
             }
         }
     }
+}
+
+fn page<'r>(within: impl Iterator<Item = (&'r Bytes, &'r Bytes)>, limit: usize, bytes_max: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    for (key, value) in within {
+        if rows.len() >= limit || (bytes >= bytes_max && !rows.is_empty()) {
+            break;
+        }
+        bytes += key.len() + value.len();
+        rows.push((key.clone(), value.clone()));
+    }
+    rows
 }
 
 fn failed(operation: &str) -> StorageError {

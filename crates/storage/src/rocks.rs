@@ -11,7 +11,8 @@ use bytes::Bytes;
 use onceward_core::rows::Row;
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
-    DBRecoveryMode, ErrorKind, InfoLogger, LogLevel, Options, ReadOptions, Snapshot, WriteBatch, properties,
+    DBRawIterator, DBRecoveryMode, ErrorKind, InfoLogger, LogLevel, Options, ReadOptions, Snapshot, WriteBatch,
+    properties,
 };
 
 use crate::limits::{BLOCK_CACHE_BYTES_DEFAULT, MEMTABLE_BYTES_DEFAULT, OPEN_FILES_MAX, WAL_BYTES_MAX};
@@ -90,34 +91,28 @@ impl Store for RocksStore {
         limit: usize,
         bytes_max: usize,
     ) -> Result<Vec<Row>, StorageError> {
-        let mut rows = Vec::new();
         if limit == 0 || from >= to {
-            return Ok(rows);
+            return Ok(Vec::new());
         }
         let mut iterator = self.db.raw_iterator_cf_opt(self.family(family), range_options(from, to));
-        let mut bytes = 0;
         iterator.seek(from);
-        while let Some((key, value)) = iterator.item() {
-            bytes += key.len() + value.len();
-            rows.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
-            if rows.len() >= limit || bytes >= bytes_max {
-                break;
-            }
-            iterator.next();
-        }
-        iterator.status().map_err(|error| self.error(error))?;
-        Ok(rows)
+        page(iterator, DBRawIterator::next, limit, bytes_max).map_err(|error| self.error(error))
     }
 
-    fn last(&self, family: Family, from: &[u8], to: &[u8]) -> Result<Option<Row>, StorageError> {
-        if from >= to {
-            return Ok(None);
+    fn scan_back(
+        &self,
+        family: Family,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Row>, StorageError> {
+        if limit == 0 || from >= to {
+            return Ok(Vec::new());
         }
         let mut iterator = self.db.raw_iterator_cf_opt(self.family(family), range_options(from, to));
         iterator.seek_to_last();
-        let row = iterator.item().map(|(key, value)| (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
-        iterator.status().map_err(|error| self.error(error))?;
-        Ok(row)
+        page(iterator, DBRawIterator::prev, limit, bytes_max).map_err(|error| self.error(error))
     }
 
     fn write(&self, set: &WriteSet) -> Result<(), StorageError> {
@@ -203,6 +198,27 @@ impl StoreView for RocksView<'_> {
         }
         iterator.status().map_err(|error| self.store.error(error))
     }
+}
+
+/// Rows from where an iterator stands, as far as [`Store::scan`] says.
+fn page<'d>(
+    mut iterator: DBRawIterator<'d>,
+    step: impl Fn(&mut DBRawIterator<'d>),
+    limit: usize,
+    bytes_max: usize,
+) -> Result<Vec<Row>, rocksdb::Error> {
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    while let Some((key, value)) = iterator.item() {
+        bytes += key.len() + value.len();
+        rows.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+        if rows.len() >= limit || bytes >= bytes_max {
+            break;
+        }
+        step(&mut iterator);
+    }
+    iterator.status()?;
+    Ok(rows)
 }
 
 fn range_options(from: &[u8], to: &[u8]) -> ReadOptions {

@@ -65,8 +65,20 @@ pub trait Store: Send + Sync + 'static {
         bytes_max: usize,
     ) -> Result<Vec<Row>, StorageError>;
 
+    /// Likewise in descending key order, from the greatest key of `from..to`.
+    fn scan_back(
+        &self,
+        family: Family,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Row>, StorageError>;
+
     /// The row with the greatest key of `from..to`.
-    fn last(&self, family: Family, from: &[u8], to: &[u8]) -> Result<Option<Row>, StorageError>;
+    fn last(&self, family: Family, from: &[u8], to: &[u8]) -> Result<Option<Row>, StorageError> {
+        Ok(self.scan_back(family, from, to, 1, usize::MAX)?.pop())
+    }
 
     /// Applies a set atomically. It is seen by reads at once and is not yet durable.
     fn write(&self, set: &WriteSet) -> Result<(), StorageError>;

@@ -95,8 +95,15 @@ impl Store for SlowDisk {
         self.disk.scan(family, from, to, limit, bytes_max)
     }
 
-    fn last(&self, family: Family, from: &[u8], to: &[u8]) -> Result<Option<onceward_core::rows::Row>, StorageError> {
-        self.disk.last(family, from, to)
+    fn scan_back(
+        &self,
+        family: Family,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<onceward_core::rows::Row>, StorageError> {
+        self.disk.scan_back(family, from, to, limit, bytes_max)
     }
 
     fn write(&self, set: &WriteSet) -> Result<(), StorageError> {

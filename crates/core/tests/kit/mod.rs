@@ -51,6 +51,20 @@ impl ReadRows for MemoryRows {
         let within = wanted.take_while(|(key, _)| key.starts_with(prefix));
         Ok(within.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
     }
+
+    fn scan_back(
+        &self,
+        table: Table,
+        prefix: &[u8],
+        before: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Row>, RowsError> {
+        let from = Bytes::copy_from_slice(prefix);
+        let rows = self.table(table).range(from..).rev();
+        let wanted =
+            rows.filter(|(key, _)| key.starts_with(prefix) && before.is_none_or(|before| key.as_ref() < before));
+        Ok(wanted.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
 }
 
 impl Rows for MemoryRows {

@@ -1,7 +1,6 @@
 //! Writing behind, in two steps around a write that needs no lock: the engine may stall a write for long, and whoever
 //! applies or reads must not wait for it.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,6 +8,7 @@ use onceward_core::cluster::ShardId;
 use onceward_core::rows::Table;
 
 use super::overlay::Overlay;
+use super::scan::Span;
 use super::{ShardState, TABLES};
 use crate::keys::{self, StatePrefix};
 use crate::{Family, StorageError, Store, WriteSet};
@@ -30,7 +30,7 @@ impl Flush {
         let mut set = WriteSet::new();
         let mut key = keys::state_prefix(self.shard, self.generation).to_vec();
         for table in TABLES {
-            for (row_key, value) in self.rows.from(table, Bound::Unbounded) {
+            for (row_key, value) in self.rows.within(table, Span::ALL) {
                 key.truncate(size_of::<StatePrefix>());
                 key.extend_from_slice(row_key);
                 match value {
@@ -74,7 +74,7 @@ impl ShardState {
         let begun = self.flushing.as_ref().is_some_and(|rows| Arc::ptr_eq(rows, &flush.rows));
         assert!(begun, "the flush that ends is the one that was begun");
         let recent = self.recent.get_mut();
-        for (row_key, value) in flush.rows.from(Table::State, Bound::Unbounded) {
+        for (row_key, value) in flush.rows.within(Table::State, Span::ALL) {
             match value {
                 Some(value) => recent.put(row_key, Bytes::copy_from_slice(value)),
                 None => recent.remove(row_key),

@@ -11,13 +11,12 @@ mod head;
 mod install;
 mod overlay;
 mod recent;
+mod scan;
 
 use std::cell::RefCell;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use itertools::{EitherOrBoth, Itertools};
 use onceward_core::cluster::ShardId;
 use onceward_core::rows::{ReadRows, Row, Rows, RowsError, Table};
 
@@ -27,8 +26,8 @@ use self::head::Head;
 pub use self::install::{Install, LoadedState};
 use self::overlay::Overlay;
 use self::recent::Recent;
-use crate::keys::{self, StatePrefix};
-use crate::limits::{SCAN_PAGE_BYTES, SCAN_PAGE_ROWS};
+use self::scan::{Order, Span, successor};
+use crate::keys;
 use crate::{Family, StorageError, Store, WriteSet};
 
 pub(crate) const TABLES: [Table; 2] = [Table::State, Table::Expiry];
@@ -108,73 +107,10 @@ impl ShardState {
 
     fn key(&self, row_key: &[u8]) -> Vec<u8> {
         let prefix = keys::state_prefix(self.shard, self.head.generation);
-        let mut key = Vec::with_capacity(prefix.len() + row_key.len() + 1);
+        let mut key = Vec::with_capacity(prefix.len() + row_key.len());
         key.extend_from_slice(&prefix);
         key.extend_from_slice(row_key);
         key
-    }
-
-    /// Changed rows from a bound on that may not be on the disk yet.
-    fn changed(&self, table: Table, lower: Bound<&[u8]>) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
-        let newer = self.overlay.from(table, lower);
-        let older = self.flushing.as_deref().map(|flushing| flushing.from(table, lower)).into_iter().flatten();
-        newer.merge_join_by(older, |(newer, _), (older, _)| newer.cmp(older)).map(|rows| match rows {
-            EitherOrBoth::Left(newer) | EitherOrBoth::Both(newer, _) => newer,
-            EitherOrBoth::Right(older) => older,
-        })
-    }
-
-    /// Rows from `lower` on that start with `prefix`, the overlay merged over the disk.
-    fn merge(&self, table: Table, prefix: &[u8], lower: Bound<&[u8]>, limit: usize) -> Result<Vec<Row>, StorageError> {
-        let mut changed = self.changed(table, lower).take_while(|(key, _)| key.starts_with(prefix)).peekable();
-        let mut rows = Vec::new();
-        let mut from = match lower {
-            Bound::Excluded(after) => successor(self.key(after)),
-            Bound::Included(first) => self.key(first),
-            Bound::Unbounded => self.key(prefix),
-        };
-        let to = match keys::prefix_end(prefix) {
-            Some(end) => self.key(&end),
-            None => keys::state_generation(self.shard, self.head.generation).to.to_vec(),
-        };
-        loop {
-            let wanted = (limit - rows.len()).min(SCAN_PAGE_ROWS);
-            let page = self.store.scan(Family::of(table), &from, &to, wanted, SCAN_PAGE_BYTES)?;
-            let exhausted = page.len() < wanted && bytes_of(&page) < SCAN_PAGE_BYTES;
-            if let Some((last, _)) = page.last() {
-                from = successor(last.to_vec());
-            }
-            for (key, value) in page {
-                let key = key.slice(size_of::<StatePrefix>()..);
-                while let Some((changed_key, changed_value)) = changed.next_if(|(changed, _)| **changed < key) {
-                    rows.extend(changed_value.map(|value| (changed_key.clone(), value.clone())));
-                    if rows.len() == limit {
-                        return Ok(rows);
-                    }
-                }
-                match changed.next_if(|(changed, _)| **changed == key) {
-                    Some((_, changed_value)) => rows.extend(changed_value.map(|value| (key, value.clone()))),
-                    None => rows.push((key, value)),
-                }
-                if rows.len() == limit {
-                    return Ok(rows);
-                }
-            }
-            if exhausted {
-                break;
-            }
-        }
-        let rest = changed.filter_map(|(key, value)| Some((key.clone(), value?.clone())));
-        rows.extend(rest.take(limit - rows.len()));
-        Ok(rows)
-    }
-
-    /// A scan of the Expiry table from its front: starts at the floor, and raises it to the first row found.
-    fn scan_expiry_front(&self, limit: usize) -> Result<Vec<Row>, StorageError> {
-        let Some(floor) = self.expiry_floor.borrow().clone() else { return Ok(Vec::new()) };
-        let rows = self.merge(Table::Expiry, &[], Bound::Included(&floor), limit)?;
-        self.expiry_floor.replace(rows.first().map(|(key, _)| key.clone()));
-        Ok(rows)
     }
 }
 
@@ -201,15 +137,31 @@ impl ReadRows for ShardState {
     }
 
     fn scan(&self, table: Table, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, RowsError> {
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
+        let to = keys::prefix_end(prefix);
+        let to = to.as_deref();
         let scanned = match after {
-            Some(after) if after >= prefix => self.merge(table, prefix, Bound::Excluded(after), limit),
+            Some(after) if after >= prefix => {
+                let from = successor(after);
+                self.merge(table, Span { from: &from, to }, Order::Ascending, limit)
+            }
             _ if table == Table::Expiry && prefix.is_empty() => self.scan_expiry_front(limit),
-            _ => self.merge(table, prefix, Bound::Included(prefix), limit),
+            _ => self.merge(table, Span { from: prefix, to }, Order::Ascending, limit),
         };
         scanned.map_err(|error| rows_error(table, &error))
+    }
+
+    fn scan_back(
+        &self,
+        table: Table,
+        prefix: &[u8],
+        before: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Row>, RowsError> {
+        let end = keys::prefix_end(prefix);
+        // Without an end of either, up to the end of the table.
+        let to = [end.as_deref(), before].into_iter().flatten().min();
+        self.merge(table, Span { from: prefix, to }, Order::Descending, limit)
+            .map_err(|error| rows_error(table, &error))
     }
 }
 
@@ -249,14 +201,4 @@ fn remove_other_generations(store: &dyn Store, shard: ShardId, keep: u32) -> Res
 
 fn rows_error(table: Table, error: &StorageError) -> RowsError {
     RowsError::Storage { table, detail: error.to_string() }
-}
-
-/// The least key greater than a key.
-fn successor(mut key: Vec<u8>) -> Vec<u8> {
-    key.push(0);
-    key
-}
-
-fn bytes_of(rows: &[Row]) -> usize {
-    rows.iter().map(|(key, value)| key.len() + value.len()).sum()
 }

@@ -6,6 +6,8 @@ use std::ops::Bound;
 use bytes::Bytes;
 use onceward_core::rows::Table;
 
+use super::scan::Span;
+
 /// Changed rows by key; `None` is a deletion.
 type Rows = BTreeMap<Bytes, Option<Bytes>>;
 
@@ -31,9 +33,14 @@ impl Overlay {
         }
     }
 
-    /// Changed rows of a table from a bound on.
-    pub(super) fn from(&self, table: Table, from: Bound<&[u8]>) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
-        self.rows(table).range::<[u8], _>((from, Bound::Unbounded)).map(|(key, value)| (key, value.as_ref()))
+    /// Changed rows of a table in a span, which isn't empty.
+    pub(super) fn within(
+        &self,
+        table: Table,
+        span: Span<'_>,
+    ) -> impl DoubleEndedIterator<Item = (&Bytes, Option<&Bytes>)> {
+        let to = span.to.map_or(Bound::Unbounded, Bound::Excluded);
+        self.rows(table).range::<[u8], _>((Bound::Included(span.from), to)).map(|(key, value)| (key, value.as_ref()))
     }
 
     pub(super) fn rows_changed(&self) -> usize {
