@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::webhooks::{AppId, AppRef};
+
 /// Data shards when the cluster's founder names no other number.
 pub const DATA_SHARDS_DEFAULT: u16 = 8;
 /// More shards than this only add heartbeats on the cluster sizes that are supported.
@@ -129,9 +131,30 @@ impl Manifest {
         self.place(&[policy.as_bytes(), key.as_bytes()])
     }
 
-    /// The data shard of an account.
+    /// The data shard of an account. One whose name is an application's id lives where the id says.
     pub fn account_shard(&self, account: &str) -> ShardId {
-        self.place(&[account.as_bytes()])
+        match AppId::parse(account).map(|id| id.shard()) {
+            Some(shard) if self.holds_data(shard) => shard,
+            _ => self.place(&[account.as_bytes()]),
+        }
+    }
+
+    /// Where an application is made that has no uid: by whatever the call is known again by, or by chance.
+    pub fn unnamed_app_shard(&self, seed: &[u8]) -> ShardId {
+        self.place(&[seed])
+    }
+
+    /// The shard of an application as a path names it. An id that no shard of this cluster made names none.
+    pub fn app_shard(&self, app: &AppRef) -> Option<ShardId> {
+        match app {
+            AppRef::Operational => Some(ShardId::SYSTEM),
+            AppRef::Uid(uid) => Some(self.account_shard(uid.as_str())),
+            AppRef::Id(id) => Some(id.shard()).filter(|shard| self.holds_data(*shard)),
+        }
+    }
+
+    fn holds_data(&self, shard: ShardId) -> bool {
+        !shard.is_system() && shard.0 <= self.data_shards
     }
 
     fn place(&self, parts: &[&[u8]]) -> ShardId {

@@ -15,6 +15,7 @@ use crate::{
     },
     system::{SystemCommand, SystemReply},
     time::ShardTime,
+    webhooks::{CopyOperational, RecordOutcomes, WebhookCommand, WebhookReply},
 };
 
 /// Commands of one log entry at the most.
@@ -50,6 +51,9 @@ pub enum Command {
     Abandon(AbandonCommand),
     Extend(ExtendCommand),
     DeleteRecord(DeleteRecordCommand),
+    Webhook(Box<WebhookCommand>),
+    RecordOutcomes(RecordOutcomes),
+    CopyOperational(CopyOperational),
 }
 
 /// What `apply` answers, variant by variant of [`Command`].
@@ -76,6 +80,15 @@ pub enum Reply {
     Abandon(AbandonReply),
     Extend(ExtendReply),
     DeleteRecord(DeleteRecordReply),
+    Webhook(Box<WebhookReply>),
+    /// How many of them changed something.
+    RecordOutcomes {
+        recorded: u32,
+    },
+    /// The revision that the shard's copy stands at then.
+    CopyOperational {
+        revision: u64,
+    },
 }
 
 /// Upper bound of what an encoded command or item takes besides its strings: tags, lengths, integers.
@@ -112,7 +125,10 @@ impl Command {
                 Command::Extend(extend) => extend.account.as_str().len() + extend.key.as_str().len(),
                 Command::DeleteRecord(delete) => delete.account.as_str().len() + delete.key.as_str().len(),
                 // Rare, and large: measured.
-                Command::CopyPolicies(_) | Command::System(_) => codec::encode(self).len(),
+                Command::CopyPolicies(_) | Command::System(_) | Command::CopyOperational(_) => {
+                    codec::encode(self).len()
+                }
+                Command::Webhook(_) | Command::RecordOutcomes(_) => codec::encode(self).len(),
             }
     }
 }

@@ -15,3 +15,4 @@ pub mod rows;
 pub mod seams;
 pub mod system;
 pub mod time;
+pub mod webhooks;

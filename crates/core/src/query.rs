@@ -11,17 +11,26 @@ use crate::{
     rows::{ReadRows, RowsError},
     system::{self, NodeRecord},
     time::ShardTime,
+    webhooks::{WebhookAnswer, WebhookQuery},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Query {
     /// System shard: one policy.
-    Policy { name: String },
+    Policy {
+        name: String,
+    },
     /// System shard: policies by name, those greater than `after`, at most `limit` of them.
-    Policies { after: Option<String>, limit: u32 },
+    Policies {
+        after: Option<String>,
+        limit: u32,
+    },
     /// System shard: what changed after revision `since`, ascending, about `bytes_max` bytes of it (but one change at
     /// least, so that asking again always gets further).
-    PolicyChanges { since: u64, bytes_max: u32 },
+    PolicyChanges {
+        since: u64,
+        bytes_max: u32,
+    },
     /// Data shard: the revision up to which it has every policy.
     SyncedRevision,
     /// System shard: the node registry.
@@ -29,13 +38,30 @@ pub enum Query {
     /// Any shard.
     Clock,
     /// Data shard: one idempotency record.
-    Record { account: Account, key: Key },
+    Record {
+        account: Account,
+        key: Key,
+    },
     /// Data shard: the outcome of a completed record that was begun with this fingerprint.
-    Replay { account: Account, key: Key, fingerprint: String },
+    Replay {
+        account: Account,
+        key: Key,
+        fingerprint: String,
+    },
     /// Data shard: whether the attempt with `token` no longer holds the key.
-    HasMovedOn { account: Account, key: Key, token: u64 },
+    HasMovedOn {
+        account: Account,
+        key: Key,
+        token: u64,
+    },
     /// Data shard: records of an account behind the key `after`, at most `limit`, in one state or in all.
-    Records { account: Account, state: Option<RecordState>, after: Option<Key>, limit: u32 },
+    Records {
+        account: Account,
+        state: Option<RecordState>,
+        after: Option<Key>,
+        limit: u32,
+    },
+    Webhook(WebhookQuery),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +93,7 @@ pub enum Answer {
     Replay(Option<Replay>),
     HasMovedOn(bool),
     Records(RecordPage),
+    Webhook(WebhookAnswer),
 }
 
 /// Answers a query from a shard's rows.

@@ -194,7 +194,7 @@ fn idempotency_commands() -> Vec<Command> {
     let held = BeginCommand { on_lease_expiry, attempt, ..begin.clone() };
     let complete = |response| {
         let (account, key, token, wall_ms) = (account.clone(), key.clone(), 4_711, 1_700_000_000_001);
-        Command::Complete(CompleteCommand { account, key, token, response, wall_ms })
+        Command::Complete(CompleteCommand { account, key, token, response, wall_ms, publishing: Default::default() })
     };
     let (lease_us, wall_ms) = (LEASE_US, 1_700_000_000_001);
     vec![
@@ -217,7 +217,7 @@ fn idempotency_replies() -> Vec<Reply> {
         Reply::Begin(BeginReply::Completed),
         Reply::Begin(BeginReply::Indeterminate),
         Reply::Begin(BeginReply::FingerprintMismatch),
-        Reply::Complete(CompleteReply::Completed { completed_wall_ms, expires_wall_ms }),
+        Reply::Complete(CompleteReply::Completed { completed_wall_ms, expires_wall_ms, messages: Vec::new() }),
         Reply::Complete(CompleteReply::Fenced),
         Reply::Complete(CompleteReply::AlreadyCompleted),
         Reply::Abandon(AbandonReply::Abandoned),
@@ -381,7 +381,14 @@ fn rows_of_idempotency_keys() {
     for (name, response) in [("text", text_response()), ("binary", binary_response())] {
         let token = shard.start(of(shard.beginning("attempt-1"), name));
         let (account, key, wall_ms) = (account("acme"), key(name), shard.wall_ms());
-        shard.apply(Command::Complete(CompleteCommand { account, key, token, response, wall_ms }));
+        shard.apply(Command::Complete(CompleteCommand {
+            account,
+            key,
+            token,
+            response,
+            wall_ms,
+            publishing: Default::default(),
+        }));
     }
     assert_rows("idempotency_rows.hex", &shard);
 }

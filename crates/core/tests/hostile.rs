@@ -138,7 +138,7 @@ fn idempotency_command() -> impl Strategy<Value = Command> {
             })
         }),
         2 => (owner(), token(), any_response(), number()).prop_map(|((account, key), token, response, wall_ms)| {
-            Command::Complete(CompleteCommand { account, key, token, response, wall_ms })
+            Command::Complete(CompleteCommand { account, key, token, response, wall_ms, publishing: Default::default() })
         }),
         1 => (owner(), token())
             .prop_map(|((account, key), token)| Command::Abandon(AbandonCommand { account, key, token })),
@@ -254,6 +254,7 @@ proptest! {
         shard.start(done.clone());
         let complete = CompleteCommand {
             account: account("acme"), key: key("done"), token: token + 1, response: response("ok"), wall_ms: cost,
+            publishing: Default::default(),
         };
         shard.apply(Command::Complete(complete.clone()));
         let rows = shard.rows.state.clone();
@@ -268,7 +269,7 @@ proptest! {
             Command::Refund(RefundCommand { policy: "api".into(), key: "k".into(), cost, request_id: "1".into() }),
             Command::Begin(done),
             Command::Complete(complete),
-            Command::Complete(CompleteCommand { account: account("acme"), key: key("k"), token, response: response("ok"), wall_ms: cost }),
+            Command::Complete(CompleteCommand { account: account("acme"), key: key("k"), token, response: response("ok"), wall_ms: cost, publishing: Default::default() }),
             Command::Expire { up_to: ShardTime(u64::MAX), limit: 100 },
         ];
         let shard = shard.reopened();
@@ -359,7 +360,14 @@ fn the_longest_times_at_every_stage_of_a_key_and_at_the_end_of_time_overflow_not
                 }
                 let (account, key) = (account("acme"), key("k"));
                 let response = response("ok");
-                let complete = CompleteCommand { account, key, token, response, wall_ms: u64::MAX };
+                let complete = CompleteCommand {
+                    account,
+                    key,
+                    token,
+                    response,
+                    wall_ms: u64::MAX,
+                    publishing: Default::default(),
+                };
                 shard.apply(Command::Complete(complete.clone()));
                 shard.now = stamps[2];
                 shard.apply(Command::Complete(complete));

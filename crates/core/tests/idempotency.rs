@@ -527,7 +527,8 @@ fn commands_of_one_entry_see_each_other() {
     let mut shard = Shard::data();
     let (account, key, token) = (account("acme"), key("k"), 1);
     let abandon = AbandonCommand { account: account.clone(), key: key.clone(), token };
-    let complete = CompleteCommand { account, key, token, response: response("ok"), wall_ms: 5 };
+    let complete =
+        CompleteCommand { account, key, token, response: response("ok"), wall_ms: 5, publishing: Default::default() };
     let replies = shard.apply_all(vec![
         Command::Complete(complete.clone()),
         Command::Begin(shard.beginning("1")),
@@ -537,7 +538,8 @@ fn commands_of_one_entry_see_each_other() {
         Command::Begin(shard.beginning("2")),
     ]);
     let lease = Lease { expires_wall_ms: shard.wall_ms() + 30_000, remaining_us: LEASE_US };
-    let completed = CompleteReply::Completed { completed_wall_ms: 5, expires_wall_ms: 5 + TTL_US / 1_000 };
+    let completed =
+        CompleteReply::Completed { completed_wall_ms: 5, expires_wall_ms: 5 + TTL_US / 1_000, messages: Vec::new() };
     let expected = [
         Reply::Complete(CompleteReply::Fenced),
         Reply::Begin(BeginReply::Started { token, lease }),
@@ -587,6 +589,7 @@ fn largest_completions() -> Vec<Command> {
                     token: u64::MAX,
                     response: Response { status: STATUS_MAX, headers: headers.clone(), body: body.clone() },
                     wall_ms: u64::MAX,
+                    publishing: Default::default(),
                 }));
             }
         }

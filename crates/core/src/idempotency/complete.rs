@@ -7,7 +7,10 @@ use super::{
     record::{Completion, Record, Standing, State},
     response::Response,
 };
-use crate::rows::RowsError;
+use crate::{
+    rows::RowsError,
+    webhooks::{MessageId, Name, NewMessage, Nonce, Refusal},
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompleteCommand {
@@ -17,16 +20,38 @@ pub struct CompleteCommand {
     pub response: Response,
     /// Display time of the node that received the call, which fills it in.
     pub wall_ms: u64,
+    /// Published with it, in this entry, or not at all.
+    #[serde(default)]
+    pub publishing: Publishing,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Messages that go with a completion.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publishing {
+    /// To the application that is the account.
+    pub messages: Vec<NewMessage>,
+    pub retention_us: u64,
+    /// For their ids.
+    pub nonce: Nonce,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompleteReply {
-    /// It is completed, now or by the same call before. Display times.
-    Completed { completed_wall_ms: u64, expires_wall_ms: u64 },
+    /// It is completed, now or by the same call before. Display times; the messages in the order of the call.
+    Completed { completed_wall_ms: u64, expires_wall_ms: u64, messages: Vec<PublishedMessage> },
     /// The token is not the newest, or there is no such record.
     Fenced,
     /// With other content.
     AlreadyCompleted,
+    /// The message at this place of the call cannot be published; nothing was changed.
+    MessageRefused { index: u32, refusal: Refusal },
+}
+
+/// A message that a completion published, or found published with the same content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedMessage {
+    pub id: MessageId,
+    pub event_id: Option<Name>,
 }
 
 impl CompleteCommand {
@@ -41,6 +66,7 @@ impl CompleteCommand {
                 CompleteReply::Completed {
                     completed_wall_ms: completion.completed_wall_ms,
                     expires_wall_ms: record.expires_wall_ms(completion),
+                    messages: Vec::new(),
                 }
             } else {
                 CompleteReply::AlreadyCompleted
@@ -55,6 +81,7 @@ impl CompleteCommand {
         let reply = CompleteReply::Completed {
             completed_wall_ms: self.wall_ms,
             expires_wall_ms: record.expires_wall_ms(&completion),
+            messages: Vec::new(),
         };
         let record = Record {
             token: record.token,

@@ -20,7 +20,7 @@ mod response;
 
 pub use abandon::{AbandonCommand, AbandonReply};
 pub use begin::{AttemptId, BeginCommand, BeginReply, OnLeaseExpiry};
-pub use complete::{CompleteCommand, CompleteReply};
+pub use complete::{CompleteCommand, CompleteReply, PublishedMessage, Publishing};
 pub use delete::{DeleteRecordCommand, DeleteRecordReply};
 pub use extend::{ExtendCommand, ExtendReply};
 pub use keys::{Account, Key, NameError};

@@ -77,7 +77,14 @@ impl Shard {
 
     pub fn complete(&mut self, token: u64, response: Response) -> CompleteReply {
         let (account, key, wall_ms) = (account("acme"), key("k"), self.wall_ms());
-        match self.apply(Command::Complete(CompleteCommand { account, key, token, response, wall_ms })) {
+        match self.apply(Command::Complete(CompleteCommand {
+            account,
+            key,
+            token,
+            response,
+            wall_ms,
+            publishing: Default::default(),
+        })) {
             Reply::Complete(reply) => reply,
             other => panic!("{other:?}"),
         }
@@ -86,7 +93,11 @@ impl Shard {
     /// What a completion at this moment answers.
     pub fn completed_now(&self) -> CompleteReply {
         let completed_wall_ms = self.wall_ms();
-        CompleteReply::Completed { completed_wall_ms, expires_wall_ms: completed_wall_ms + TTL_US / 1_000 }
+        CompleteReply::Completed {
+            completed_wall_ms,
+            expires_wall_ms: completed_wall_ms + TTL_US / 1_000,
+            messages: Vec::new(),
+        }
     }
 
     pub fn abandon(&mut self, token: u64) -> AbandonReply {
