@@ -15,7 +15,7 @@ use crate::{
     },
     system::{SystemCommand, SystemReply},
     time::ShardTime,
-    webhooks::{CopyOperational, RecordOutcomes, WebhookCommand, WebhookReply},
+    webhooks::{Action, CopyOperational, NewMessage, RecordOutcomes, WebhookCommand, WebhookReply},
 };
 
 /// Commands of one log entry at the most.
@@ -96,6 +96,15 @@ const FIXED_BYTES: usize = 96;
 /// What each part of a stored response takes besides its text: a tag, a length.
 const PART_BYTES: usize = 12;
 
+/// What a publish takes besides its message and its request's names: an application's name is the largest part.
+const PUBLISH_BYTES: usize = 512;
+/// What an outcome takes besides its texts: four ids, integers, names of variants.
+const OUTCOME_BYTES: usize = 256;
+
+fn size_of_message(message: &NewMessage) -> usize {
+    FIXED_BYTES + message.bytes()
+}
+
 impl Command {
     /// Encoded bytes at the most, without encoding the commands of the hot path.
     pub fn size_estimate(&self) -> usize {
@@ -119,16 +128,27 @@ impl Command {
                 }
                 Command::Complete(complete) => {
                     let names = complete.account.as_str().len() + complete.key.as_str().len();
-                    names + complete.response.bytes() + complete.response.parts() * PART_BYTES
+                    let messages = complete.publishing.messages.iter().map(size_of_message).sum::<usize>();
+                    names + complete.response.bytes() + complete.response.parts() * PART_BYTES + messages
                 }
                 Command::Abandon(abandon) => abandon.account.as_str().len() + abandon.key.as_str().len(),
                 Command::Extend(extend) => extend.account.as_str().len() + extend.key.as_str().len(),
                 Command::DeleteRecord(delete) => delete.account.as_str().len() + delete.key.as_str().len(),
+                Command::Webhook(command) => match &command.action {
+                    Action::Publish(publish) => {
+                        let request = command.request.as_ref();
+                        let request = request.map_or(0, |request| request.scope.len() + request.key.as_str().len());
+                        PUBLISH_BYTES + size_of_message(&publish.message) + request
+                    }
+                    _ => codec::encode(self).len(),
+                },
+                Command::RecordOutcomes(record) => {
+                    record.outcomes.iter().map(|outcome| OUTCOME_BYTES + outcome.bytes()).sum()
+                }
                 // Rare, and large: measured.
                 Command::CopyPolicies(_) | Command::System(_) | Command::CopyOperational(_) => {
                     codec::encode(self).len()
                 }
-                Command::Webhook(_) | Command::RecordOutcomes(_) => codec::encode(self).len(),
             }
     }
 }

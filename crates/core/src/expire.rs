@@ -4,9 +4,7 @@
 use bytes::Bytes;
 
 use crate::{
-    codec::keys::{self, Kind},
-    idempotency::Ledger,
-    limits::{Chains, Turn},
+    codec::keys,
     rows::{Rows, RowsError, Table, corrupt},
     time::ShardTime,
 };
@@ -22,20 +20,18 @@ pub(crate) enum Verdict {
     /// It is needed: it comes up again then.
     FileAt(ShardTime),
     Remove,
-    /// It is needed, and doesn't come up again by itself.
+    /// It is needed, and doesn't come up again by itself; or it is not there any more.
     Leave,
 }
 
-/// Works off what is due at `up_to`, at most `limit` rows; returns how many were looked at.
+/// Works off what is due at `up_to`, at most `limit` rows; `look_again` is its mechanism's word on each. Returns how many
+/// were looked at.
 pub(crate) fn expire(
     rows: &mut dyn Rows,
-    chains: &mut Chains,
-    moved: &mut Vec<Bytes>,
-    now: ShardTime,
     up_to: ShardTime,
     limit: u32,
+    mut look_again: impl FnMut(&mut dyn Rows, &Bytes) -> Result<Verdict, RowsError>,
 ) -> Result<u32, RowsError> {
-    let up_to = up_to.min(now);
     let limit = limit.min(ROWS_MAX);
     let mut done = 0;
     while done < limit {
@@ -48,12 +44,7 @@ pub(crate) fn expire(
                 return Ok(done);
             }
             rows.delete(Table::Expiry, key);
-            let verdict = if Kind::of(&row) == Some(Kind::Record) {
-                Ledger::new(rows, now, moved).look_again(&row)?
-            } else {
-                Turn::new(rows, chains, now).look_again(&row)?
-            };
-            match verdict {
+            match look_again(rows, &row)? {
                 Verdict::FileAt(at) => rows.put(Table::Expiry, keys::due(at, &row), Bytes::new()),
                 Verdict::Remove => rows.delete(Table::State, row),
                 Verdict::Leave => {}

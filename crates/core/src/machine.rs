@@ -7,13 +7,17 @@ use bytes::Bytes;
 
 use crate::{
     cluster::ShardId,
-    codec::{self, keys},
+    codec::{
+        self,
+        keys::{self, Kind},
+    },
     command::{Command, EntryBatch, Reply},
     expire::expire,
     idempotency::Ledger,
     limits::{Chains, Turn},
     rows::{ReadRows, Rows, RowsError, Table, read},
     time::ShardTime,
+    webhooks::{Desk, Subscribers},
 };
 
 /// One shard's `apply`. Everything in it is derived from the rows: after a snapshot it is dropped and made anew.
@@ -23,12 +27,19 @@ pub struct Machine {
     /// Of the state, once it was read.
     clock: Option<ShardTime>,
     chains: Chains,
+    subscribers: Subscribers,
     moved: Vec<Bytes>,
 }
 
 impl Machine {
     pub fn new(shard: ShardId) -> Machine {
-        Machine { shard, clock: None, chains: Chains::default(), moved: Vec::new() }
+        Machine {
+            shard,
+            clock: None,
+            chains: Chains::default(),
+            subscribers: Subscribers::default(),
+            moved: Vec::new(),
+        }
     }
 
     /// Applies the commands of one entry in order, at its stamp; one reply each.
@@ -52,27 +63,56 @@ impl Machine {
                 false => Ok(Reply::Misrouted),
             };
         }
-        if self.shard.is_system() {
-            return Ok(match command {
-                // Nothing on the system shard expires.
-                Command::Expire { .. } => Reply::Expire { removed: 0 },
-                _ => Reply::Misrouted,
-            });
-        }
         if let Command::Expire { up_to, limit } = command {
-            let removed = expire(rows, &mut self.chains, &mut self.moved, now, *up_to, *limit)?;
+            let removed = self.expire(rows, now, *up_to, *limit)?;
             return Ok(Reply::Expire { removed });
+        }
+        if let Command::Webhook(_) | Command::RecordOutcomes(_) | Command::CopyOperational(_) = command {
+            return self.apply_webhooks(rows, now, command);
+        }
+        if self.shard.is_system() {
+            return Ok(Reply::Misrouted);
         }
         let mut ledger = Ledger::new(rows, now, &mut self.moved);
         let reply = match command {
             Command::Begin(command) => Reply::Begin(command.apply(&mut ledger)?),
-            Command::Complete(command) => Reply::Complete(command.apply(&mut ledger)?),
+            Command::Complete(command) => {
+                Reply::Complete(command.apply(&mut ledger, self.shard, &mut self.subscribers)?)
+            }
             Command::Abandon(command) => Reply::Abandon(command.apply(&mut ledger)?),
             Command::Extend(command) => Reply::Extend(command.apply(&mut ledger)?),
             Command::DeleteRecord(command) => Reply::DeleteRecord(command.apply(&mut ledger)?),
             _ => return self.apply_limits(rows, now, command),
         };
         Ok(reply)
+    }
+
+    fn expire(&mut self, rows: &mut dyn Rows, now: ShardTime, up_to: ShardTime, limit: u32) -> Result<u32, RowsError> {
+        let Machine { shard, chains, subscribers, moved, .. } = self;
+        expire(rows, up_to.min(now), limit, |rows, row| match Kind::of(row) {
+            Some(Kind::Record) => Ledger::new(rows, now, moved).look_again(row),
+            Some(Kind::Message | Kind::Request | Kind::Clearing) => {
+                Desk::new(rows, now, *shard, moved, subscribers).look_again(row)
+            }
+            _ => Turn::new(rows, chains, now).look_again(row),
+        })
+    }
+
+    fn apply_webhooks(&mut self, rows: &mut dyn Rows, now: ShardTime, command: &Command) -> Result<Reply, RowsError> {
+        let is_system = self.shard.is_system();
+        let mut desk = Desk::new(rows, now, self.shard, &mut self.moved, &mut self.subscribers);
+        Ok(match command {
+            Command::Webhook(command) if command.action.is_of_system() == is_system => {
+                Reply::Webhook(Box::new(command.apply(&mut desk)?))
+            }
+            Command::RecordOutcomes(command) if !is_system => {
+                Reply::RecordOutcomes { recorded: command.apply(&mut desk)? }
+            }
+            Command::CopyOperational(command) if !is_system => {
+                Reply::CopyOperational { revision: command.apply(&mut desk)? }
+            }
+            _ => Reply::Misrouted,
+        })
     }
 
     fn apply_limits(&mut self, rows: &mut dyn Rows, now: ShardTime, command: &Command) -> Result<Reply, RowsError> {
@@ -88,7 +128,8 @@ impl Machine {
         })
     }
 
-    /// The rows of the idempotency records whose attempt ended in some way since this was asked last.
+    /// The rows of the idempotency records whose attempt ended in some way, and of the states of endpoints that have
+    /// something else due than before, or another target, since this was asked last.
     pub fn take_moved(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.moved)
     }

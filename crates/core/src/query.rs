@@ -11,7 +11,7 @@ use crate::{
     rows::{ReadRows, RowsError},
     system::{self, NodeRecord},
     time::ShardTime,
-    webhooks::{WebhookAnswer, WebhookQuery},
+    webhooks::{self, WebhookAnswer, WebhookQuery},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +122,9 @@ pub fn answer(shard: ShardId, rows: &dyn ReadRows, query: &Query) -> Result<Answ
         }
         (Query::Records { account, state, after, limit }, false) => {
             Answer::Records(idempotency::list(rows, account, *state, after.as_ref(), *limit)?)
+        }
+        (Query::Webhook(query), is_system) => {
+            webhooks::answer(rows, is_system, query)?.map_or(Answer::Misrouted, Answer::Webhook)
         }
         _ => Answer::Misrouted,
     })

@@ -1,15 +1,17 @@
 //! Complete: stores the outcome of a key's work, once.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Account, Key, Ledger,
     record::{Completion, Record, Standing, State},
-    response::Response,
+    response::{Digest, Response},
 };
 use crate::{
+    cluster::ShardId,
     rows::RowsError,
-    webhooks::{MessageId, Name, NewMessage, Nonce, Refusal},
+    webhooks::{Desk, Earlier, MessageId, Name, NewMessage, Nonce, Refusal, Stamp, Subscribers},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,33 +57,43 @@ pub struct PublishedMessage {
 }
 
 impl CompleteCommand {
-    pub(crate) fn apply(&self, ledger: &mut Ledger<'_>) -> Result<CompleteReply, RowsError> {
+    pub(crate) fn apply(
+        &self,
+        ledger: &mut Ledger<'_>,
+        shard: ShardId,
+        subscribers: &mut Subscribers,
+    ) -> Result<CompleteReply, RowsError> {
         let found = ledger.find(&self.account, &self.key)?;
         let Some((record, standing)) = found.present().filter(|(record, _)| record.token == self.token) else {
             return Ok(CompleteReply::Fenced);
         };
-        let digest = self.response.digest();
+        let digest = self.digest();
         if let (Standing::Completed, Some(completion)) = (standing, record.completion()) {
             return Ok(if completion.digest == digest {
                 CompleteReply::Completed {
                     completed_wall_ms: completion.completed_wall_ms,
                     expires_wall_ms: record.expires_wall_ms(completion),
-                    messages: Vec::new(),
+                    messages: completion.messages.clone(),
                 }
             } else {
                 CompleteReply::AlreadyCompleted
             });
         }
+        let messages = match self.publish(&mut ledger.desk(shard, subscribers))? {
+            Ok(messages) => messages,
+            Err(refused) => return Ok(refused),
+        };
         let completion = Completion {
             completed_at: ledger.now,
             completed_wall_ms: self.wall_ms,
             digest,
             response_bytes: u32::try_from(self.response.bytes()).unwrap_or(u32::MAX),
+            messages: messages.clone(),
         };
         let reply = CompleteReply::Completed {
             completed_wall_ms: self.wall_ms,
             expires_wall_ms: record.expires_wall_ms(&completion),
-            messages: Vec::new(),
+            messages,
         };
         let record = Record {
             token: record.token,
@@ -92,5 +104,43 @@ impl CompleteCommand {
         };
         ledger.put_completed(found, &record, &self.response);
         Ok(reply)
+    }
+
+    /// Publishes all messages, or changes nothing.
+    fn publish(&self, desk: &mut Desk<'_>) -> Result<Result<Vec<PublishedMessage>, CompleteReply>, RowsError> {
+        let messages = &self.publishing.messages;
+        let refused = |index: usize, refusal| Ok(Err(CompleteReply::MessageRefused { index: index as u32, refusal }));
+        if messages.is_empty() {
+            return Ok(Ok(Vec::new()));
+        }
+        let Some(app) = desk.find_account(self.account.as_str())? else { return refused(0, Refusal::NoApp) };
+        for (index, message) in messages.iter().enumerate() {
+            let differs = |other: &NewMessage| other.event_id == message.event_id && other.digest() != message.digest();
+            let is_taken = message.event_id.is_some() && messages[..index].iter().any(differs);
+            if is_taken || message.earlier(desk, app)? == Earlier::Other {
+                return refused(index, Refusal::EventIdTaken);
+            }
+        }
+        let stamp = Stamp { nonce: self.publishing.nonce, wall_ms: self.wall_ms };
+        let mut published = Vec::with_capacity(messages.len());
+        for (index, message) in messages.iter().enumerate() {
+            match message.publish(desk, app, stamp, self.publishing.retention_us)? {
+                Ok((view, _)) => published.push(PublishedMessage { id: view.id, event_id: view.event_id }),
+                Err(refusal) => return refused(index, refusal),
+            }
+        }
+        Ok(Ok(published))
+    }
+
+    /// By which the same completion is known again.
+    fn digest(&self) -> Digest {
+        let response = self.response.digest();
+        if self.publishing.messages.is_empty() {
+            return response;
+        }
+        let mut hash = Sha256::new();
+        hash.update(response);
+        self.publishing.messages.iter().for_each(|message| hash.update(message.digest()));
+        hash.finalize().into()
     }
 }

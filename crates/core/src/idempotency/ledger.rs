@@ -10,10 +10,12 @@ use super::{
     response::Response,
 };
 use crate::{
+    cluster::ShardId,
     codec::{self, keys},
     expire::Verdict,
     rows::{Rows, RowsError, Table, corrupt, decode, read},
     time::ShardTime,
+    webhooks::{Desk, Subscribers},
 };
 
 pub(crate) struct Ledger<'a> {
@@ -45,6 +47,11 @@ impl Found {
 impl<'a> Ledger<'a> {
     pub(crate) fn new(rows: &'a mut dyn Rows, now: ShardTime, moved: &'a mut Vec<Bytes>) -> Ledger<'a> {
         Ledger { rows, now, moved }
+    }
+
+    /// The webhooks of the same shard, in the same entry.
+    pub(super) fn desk<'b>(&'b mut self, shard: ShardId, subscribers: &'b mut Subscribers) -> Desk<'b> {
+        Desk::new(self.rows, self.now, shard, self.moved, subscribers)
     }
 
     pub(super) fn find(&self, account: &Account, key: &Key) -> Result<Found, RowsError> {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     begin::{AttemptId, OnLeaseExpiry},
+    complete::PublishedMessage,
     response::{Digest, Response},
 };
 use crate::time::ShardTime;
@@ -46,6 +47,9 @@ pub(super) struct Completion {
     pub(super) digest: Digest,
     /// What the response, which has a row of its own, takes there.
     pub(super) response_bytes: u32,
+    /// Those that were published with it.
+    #[serde(default)]
+    pub(super) messages: Vec<PublishedMessage>,
 }
 
 /// Until when an attempt owns its key.

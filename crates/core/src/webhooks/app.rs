@@ -6,9 +6,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    command::{Done, Refusal, Stamp, WebhookReply},
+    desk::{Desk, FoundApp},
     id::AppId,
     names::{AppRef, Name},
+    rows::AppRow,
 };
+use crate::{codec::keys, rows::RowsError};
 
 /// What a caller says of an application.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,4 +73,80 @@ pub struct PutApp {
 pub struct PatchApp {
     pub app: AppRef,
     pub patch: AppPatch,
+}
+
+impl CreateApp {
+    pub(super) fn apply(&self, desk: &mut Desk<'_>, stamp: Stamp) -> Done {
+        if let Some(uid) = &self.uid
+            && let Some(found) = desk.find_app(&AppRef::Uid(uid.clone()))?
+        {
+            return Ok(if self.get_if_exists {
+                Ok(WebhookReply::App { app: found.view(), created: false })
+            } else {
+                Err(Refusal::Taken)
+            });
+        }
+        create(desk, stamp, self.uid.clone(), self.spec.clone()).map(Ok)
+    }
+}
+
+impl PutApp {
+    pub(super) fn apply(&self, desk: &mut Desk<'_>, stamp: Stamp) -> Done {
+        let Some(found) = desk.find_app(&self.app)? else {
+            return match &self.app {
+                AppRef::Uid(uid) if self.uid.as_ref().is_some_and(|given| given != uid) => Ok(Err(Refusal::UidFixed)),
+                AppRef::Uid(uid) if Name::parse_uid(uid.as_str()).is_ok() => {
+                    create(desk, stamp, Some(uid.clone()), self.spec.clone()).map(Ok)
+                }
+                _ => Ok(Err(Refusal::NoApp)),
+            };
+        };
+        if self.uid.is_some() && self.uid != found.row.uid {
+            return Ok(Err(Refusal::UidFixed));
+        }
+        let row = AppRow { spec: self.spec.clone(), updated_wall_ms: stamp.wall_ms, ..found.row };
+        Ok(Ok(update(desk, FoundApp { id: found.id, row })))
+    }
+}
+
+impl PatchApp {
+    pub(super) fn apply(&self, desk: &mut Desk<'_>, stamp: Stamp) -> Done {
+        let Some(FoundApp { id, mut row }) = desk.find_app(&self.app)? else { return Ok(Err(Refusal::NoApp)) };
+        let AppPatch { name, rate_limit, metadata, uid } = self.patch.clone();
+        if uid.is_some_and(|uid| uid != row.uid) {
+            return Ok(Err(Refusal::UidFixed));
+        }
+        row.spec.name = name.unwrap_or(row.spec.name);
+        row.spec.rate_limit = rate_limit.unwrap_or(row.spec.rate_limit);
+        row.spec.metadata = metadata.unwrap_or(row.spec.metadata);
+        row.updated_wall_ms = stamp.wall_ms;
+        Ok(Ok(update(desk, FoundApp { id, row })))
+    }
+}
+
+/// Deletes an application. Its rows are removed piece by piece; its idempotency keys stay.
+pub(super) fn delete(desk: &mut Desk<'_>, app: &AppRef) -> Done {
+    let Some(found) = desk.find_app(app)? else { return Ok(Err(Refusal::NoApp)) };
+    if let Some(uid) = &found.row.uid {
+        desk.delete(keys::app_uid(uid.as_str()));
+    }
+    desk.delete(keys::app(found.id));
+    desk.subscribers.forget(found.id);
+    desk.clear(keys::clearing_app(found.id));
+    Ok(Ok(WebhookReply::Done))
+}
+
+fn create(desk: &mut Desk<'_>, stamp: Stamp, uid: Option<Name>, spec: AppSpec) -> Result<WebhookReply, RowsError> {
+    let id = AppId(desk.next_id(stamp.nonce)?);
+    if let Some(uid) = &uid {
+        desk.put(keys::app_uid(uid.as_str()), &id);
+    }
+    let row = AppRow { uid, spec, created_wall_ms: stamp.wall_ms, updated_wall_ms: stamp.wall_ms, endpoints: 0 };
+    desk.put(keys::app(id), &row);
+    Ok(WebhookReply::App { app: FoundApp { id, row }.view(), created: true })
+}
+
+fn update(desk: &mut Desk<'_>, app: FoundApp) -> WebhookReply {
+    desk.put(keys::app(app.id), &app.row);
+    WebhookReply::App { app: app.view(), created: false }
 }

@@ -23,8 +23,8 @@ pub const OPERATIONAL_ENDPOINTS_MAX: u32 = 10;
 pub const FILTER_MAX: usize = 100;
 pub const ENDPOINT_CHANNELS_MAX: usize = 10;
 pub const MESSAGE_CHANNELS_MAX: usize = 5;
-/// A name of a channel.
-pub const CHANNEL_BYTES_MAX: usize = 128;
+/// A channel or a tag.
+pub const LABEL_BYTES_MAX: usize = 128;
 pub const TAGS_MAX: usize = 8;
 
 /// A payload as it came in.

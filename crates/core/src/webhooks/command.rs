@@ -6,14 +6,21 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    app::{AppView, CreateApp, PatchApp, PutApp},
+    app::{self, AppView, CreateApp, PatchApp, PutApp},
+    bounds::REQUEST_TTL_US,
+    desk::Desk,
     endpoint::{CreateEndpoint, DeleteEndpoint, EndpointView, PatchEndpoint, PutEndpoint, RotateSecret, SetHeaders},
     event_type::{EventTypeChange, EventTypeView},
     id::Nonce,
     message::{MessageView, Publish},
     names::AppRef,
+    rows::RequestRow,
 };
-use crate::idempotency::Key;
+use crate::{
+    codec::keys,
+    idempotency::Key,
+    rows::{RowsError, read},
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookCommand {
@@ -104,3 +111,79 @@ pub enum Refusal {
     /// The `idempotency-key` was used for another call.
     RequestMismatch,
 }
+
+impl WebhookCommand {
+    pub(crate) fn apply(&self, desk: &mut Desk<'_>) -> Result<WebhookReply, RowsError> {
+        let Some(request) = &self.request else { return self.act(desk) };
+        let row = keys::request(&request.scope, request.key.as_str());
+        if let Some(known) = read::<RequestRow>(desk.rows, &row)?.filter(|known| desk.now < known.expires_at) {
+            return Ok(if known.fingerprint == request.fingerprint {
+                known.reply
+            } else {
+                WebhookReply::Refused(Refusal::RequestMismatch)
+            });
+        }
+        let reply = self.act(desk)?;
+        // What was refused changed nothing, and may be asked again.
+        if !matches!(reply, WebhookReply::Refused(_)) {
+            let expires_at = desk.now.plus_us(REQUEST_TTL_US);
+            desk.file(&row, expires_at);
+            desk.put(row, &RequestRow { fingerprint: request.fingerprint, expires_at, reply: reply.clone() });
+        }
+        Ok(reply)
+    }
+
+    fn act(&self, desk: &mut Desk<'_>) -> Result<WebhookReply, RowsError> {
+        let stamp = Stamp { nonce: self.nonce, wall_ms: self.wall_ms };
+        let done = match &self.action {
+            Action::CreateApp(create) => create.apply(desk, stamp)?,
+            Action::PutApp(put) => put.apply(desk, stamp)?,
+            Action::PatchApp(patch) => patch.apply(desk, stamp)?,
+            Action::DeleteApp { app } => app::delete(desk, app)?,
+            Action::CreateEndpoint(create) => create.apply(desk, stamp)?,
+            Action::PutEndpoint(put) => put.apply(desk, stamp)?,
+            Action::PatchEndpoint(patch) => patch.apply(desk, stamp)?,
+            Action::DeleteEndpoint(delete) => delete.apply(desk)?,
+            Action::SetHeaders(set) => set.apply(desk, stamp)?,
+            Action::RotateSecret(rotate) => rotate.apply(desk, stamp)?,
+            Action::Publish(publish) => publish.apply(desk, stamp)?,
+            Action::EventType(change) => change.apply(desk, stamp)?,
+        };
+        Ok(done.unwrap_or_else(WebhookReply::Refused))
+    }
+}
+
+impl Action {
+    /// The application that it is about; `None`: event types, and an application that is yet to be made.
+    pub fn app(&self) -> Option<&AppRef> {
+        Some(match self {
+            Action::CreateApp(_) | Action::EventType(_) => return None,
+            Action::PutApp(PutApp { app, .. })
+            | Action::PatchApp(PatchApp { app, .. })
+            | Action::DeleteApp { app }
+            | Action::CreateEndpoint(CreateEndpoint { app, .. })
+            | Action::PutEndpoint(PutEndpoint { app, .. })
+            | Action::PatchEndpoint(PatchEndpoint { app, .. })
+            | Action::DeleteEndpoint(DeleteEndpoint { app, .. })
+            | Action::SetHeaders(SetHeaders { app, .. })
+            | Action::RotateSecret(RotateSecret { app, .. })
+            | Action::Publish(Publish { app, .. }) => app,
+        })
+    }
+
+    /// Whether it belongs on the system shard.
+    pub fn is_of_system(&self) -> bool {
+        matches!(self, Action::EventType(_)) || self.app() == Some(&AppRef::Operational)
+    }
+}
+
+/// What a command brings for the rows that it writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamp {
+    pub nonce: Nonce,
+    /// Display time.
+    pub wall_ms: u64,
+}
+
+/// What a change came to, or why there was none.
+pub(crate) type Done<T = WebhookReply> = Result<Result<T, Refusal>, RowsError>;

@@ -128,10 +128,10 @@ pub fn pending_delivery(
         return Ok(None);
     }
     let row = keys::payload(endpoint.app, message);
-    let payload = rows.get(Table::State, &row)?;
+    let payload = rows.get(Table::State, &row)?.ok_or_else(|| corrupt(Table::State, &row, "pinned, and gone"))?;
     Ok(Some(PendingDelivery {
         sequence: Some(delivery.sequence).filter(|_| endpoint.app != AppId::OPERATIONAL),
         tries: delivery.tries,
-        payload: payload.ok_or_else(|| corrupt(Table::State, &row, "a pending delivery has no payload"))?,
+        payload,
     }))
 }

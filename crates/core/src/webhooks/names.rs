@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    bounds::{APP_UID_BYTES_MAX, CHANNEL_BYTES_MAX, NAME_BYTES_MAX},
+    bounds::{APP_UID_BYTES_MAX, LABEL_BYTES_MAX, NAME_BYTES_MAX},
     id::{AppId, EndpointId, MessageId, is_id},
 };
 
@@ -58,12 +58,33 @@ impl TryFrom<String> for Name {
     }
 }
 
-/// A channel: 1 to 128 characters, none of them a control character.
-pub fn check_channel(text: &str) -> Result<(), NameError> {
-    if text.is_empty() || text.len() > CHANNEL_BYTES_MAX {
-        return Err(NameError::Length { len: text.len(), max: CHANNEL_BYTES_MAX });
+/// A channel: letters, digits, and `-_.:+`.
+pub fn check_channel(text: &str) -> Result<(), LabelError> {
+    check_label(text, "-_.:+")
+}
+
+/// A tag: letters, digits, and `-_./\\#`.
+pub fn check_tag(text: &str) -> Result<(), LabelError> {
+    check_label(text, "-_./\\#")
+}
+
+/// Completes "the channel …" or "the tag …".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    #[error("must be 1 to {LABEL_BYTES_MAX} characters long, not {0}")]
+    Length(usize),
+    #[error("may have letters, digits and any of {0} only")]
+    Charset(&'static str),
+}
+
+fn check_label(text: &str, marks: &'static str) -> Result<(), LabelError> {
+    if text.is_empty() || text.len() > LABEL_BYTES_MAX {
+        return Err(LabelError::Length(text.len()));
     }
-    Name::parse_within(text, CHANNEL_BYTES_MAX).map(drop)
+    match text.bytes().all(|byte| byte.is_ascii_alphanumeric() || marks.as_bytes().contains(&byte)) {
+        true => Ok(()),
+        false => Err(LabelError::Charset(marks)),
+    }
 }
 
 /// An application as a path names it.

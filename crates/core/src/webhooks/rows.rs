@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     app::AppSpec,
+    command::WebhookReply,
     endpoint::{EndpointSpec, Headers},
+    event_type::EventTypeSpec,
     id::{EndpointId, MessageId},
     names::Name,
     outcome::{AttemptStatus, DeliveryStatus, ReceiverAnswer},
@@ -14,6 +16,13 @@ use crate::time::ShardTime;
 
 /// SHA-256 of what a message says.
 pub(super) type Digest = [u8; 32];
+
+/// The newest id that the shard made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LastId {
+    pub at: ShardTime,
+    pub counter: u32,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AppRow {
@@ -98,4 +107,20 @@ pub(super) struct AttemptRow {
     pub endpoint: EndpointId,
     pub status: AttemptStatus,
     pub answer: ReceiverAnswer,
+}
+
+/// What a call with an `idempotency-key` was answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RequestRow {
+    #[serde(with = "serde_bytes")]
+    pub fingerprint: [u8; 32],
+    pub expires_at: ShardTime,
+    pub reply: WebhookReply,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EventTypeRow {
+    pub spec: EventTypeSpec,
+    pub created_wall_ms: u64,
+    pub updated_wall_ms: u64,
 }
