@@ -40,7 +40,12 @@ pub struct Publishing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompleteReply {
     /// It is completed, now or by the same call before. Display times; the messages in the order of the call.
-    Completed { completed_wall_ms: u64, expires_wall_ms: u64, messages: Vec<PublishedMessage> },
+    Completed {
+        completed_wall_ms: u64,
+        expires_wall_ms: u64,
+        #[serde(default)]
+        messages: Vec<PublishedMessage>,
+    },
     /// The token is not the newest, or there is no such record.
     Fenced,
     /// With other content.

@@ -97,6 +97,10 @@ impl<'a> Desk<'a> {
         find_app(self.rows, app)
     }
 
+    pub(super) fn find_owner(&self, app: &AppRef) -> Result<Option<FoundApp>, RowsError> {
+        find_owner(self.rows, app)
+    }
+
     pub(super) fn find_endpoint(&self, app: AppId, name: &EndpointRef) -> Result<Option<FoundEndpoint>, RowsError> {
         find_endpoint(self.rows, app, name)
     }
@@ -119,19 +123,24 @@ impl<'a> Desk<'a> {
     }
 }
 
-pub(super) fn find_app(rows: &(impl ReadRows + ?Sized), app: &AppRef) -> Result<Option<FoundApp>, RowsError> {
-    let id = match app {
-        AppRef::Id(id) if *id != AppId::OPERATIONAL => *id,
-        AppRef::Id(_) => return Ok(None),
-        AppRef::Uid(uid) => match read(rows, &keys::app_uid(uid.as_str()))? {
-            Some(id) => id,
-            None => return Ok(None),
-        },
+/// What endpoints belong to: an application, or the cluster itself.
+pub(super) fn find_owner(rows: &(impl ReadRows + ?Sized), app: &AppRef) -> Result<Option<FoundApp>, RowsError> {
+    match app {
         AppRef::Operational => {
             let row = read(rows, &keys::app(AppId::OPERATIONAL))?.unwrap_or_else(cluster_itself);
-            return Ok(Some(FoundApp { id: AppId::OPERATIONAL, row }));
+            Ok(Some(FoundApp { id: AppId::OPERATIONAL, row }))
         }
+        _ => find_app(rows, app),
+    }
+}
+
+pub(super) fn find_app(rows: &(impl ReadRows + ?Sized), app: &AppRef) -> Result<Option<FoundApp>, RowsError> {
+    let id = match app {
+        AppRef::Id(id) => Some(*id).filter(|id| *id != AppId::OPERATIONAL),
+        AppRef::Uid(uid) => read(rows, &keys::app_uid(uid.as_str()))?,
+        AppRef::Operational => None,
     };
+    let Some(id) = id else { return Ok(None) };
     Ok(read(rows, &keys::app(id))?.map(|row| FoundApp { id, row }))
 }
 

@@ -122,7 +122,7 @@ pub struct RotateSecret {
 
 impl CreateEndpoint {
     pub(super) fn apply(&self, desk: &mut Desk<'_>, stamp: Stamp) -> Done {
-        let Some(app) = desk.find_app(&self.app)? else { return Ok(Err(Refusal::NoApp)) };
+        let Some(app) = desk.find_owner(&self.app)? else { return Ok(Err(Refusal::NoApp)) };
         let row = new_row(stamp, self.uid.clone(), self.spec.clone(), self.headers.clone(), self.secret.clone());
         create(desk, stamp, app, row)
     }
@@ -130,7 +130,7 @@ impl CreateEndpoint {
 
 impl PutEndpoint {
     pub(super) fn apply(&self, desk: &mut Desk<'_>, stamp: Stamp) -> Done {
-        let Some(app) = desk.find_app(&self.app)? else { return Ok(Err(Refusal::NoApp)) };
+        let Some(app) = desk.find_owner(&self.app)? else { return Ok(Err(Refusal::NoApp)) };
         let Some(found) = desk.find_endpoint(app.id, &self.endpoint)? else {
             let EndpointRef::Uid(path) = &self.endpoint else { return Ok(Err(Refusal::NoEndpoint)) };
             if Name::parse_uid(path.as_str()).is_err() {
@@ -171,7 +171,7 @@ impl PatchEndpoint {
 impl DeleteEndpoint {
     /// What it has pending is removed piece by piece; what was tried is listed until its messages go.
     pub(super) fn apply(&self, desk: &mut Desk<'_>) -> Done {
-        let Some(mut app) = desk.find_app(&self.app)? else { return Ok(Err(Refusal::NoApp)) };
+        let Some(mut app) = desk.find_owner(&self.app)? else { return Ok(Err(Refusal::NoApp)) };
         let Some(found) = desk.find_endpoint(app.id, &self.endpoint)? else { return Ok(Err(Refusal::NoEndpoint)) };
         if let Some(uid) = &found.row.uid {
             desk.delete(keys::endpoint_uid(app.id, uid.as_str()));
@@ -237,7 +237,7 @@ impl RotateSecret {
 }
 
 fn find(desk: &Desk<'_>, app: &AppRef, endpoint: &EndpointRef) -> Done<FoundEndpoint> {
-    let Some(app) = desk.find_app(app)? else { return Ok(Err(Refusal::NoApp)) };
+    let Some(app) = desk.find_owner(app)? else { return Ok(Err(Refusal::NoApp)) };
     Ok(desk.find_endpoint(app.id, endpoint)?.ok_or(Refusal::NoEndpoint))
 }
 

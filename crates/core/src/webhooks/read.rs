@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     bounds::{PAGE_BYTES_MAX, PAGE_ROWS_READ_MAX},
-    desk::{FoundApp, find_app, find_endpoint},
+    desk::{FoundApp, find_endpoint, find_owner},
     dispatch::EndpointKey,
     event_type,
     id::{AppId, DeliveryAttemptId, EndpointId, Id, MessageId},
@@ -72,7 +72,7 @@ impl WebhookQuery {
 fn find(rows: &dyn ReadRows, query: &WebhookQuery) -> Found<WebhookAnswer> {
     let app = match query.app() {
         None => return find_of_no_app(rows, query),
-        Some(app) => match find_app(rows, app)? {
+        Some(app) => match find_owner(rows, app)? {
             Some(app) => app,
             None => return Ok(Err(Missing::App)),
         },
