@@ -63,8 +63,9 @@ pub(crate) struct State {
 /// What others may have waited for, as this replica applies it.
 #[derive(Debug)]
 pub enum Moved {
-    /// The rows of idempotency records whose attempt ended.
-    Records(Vec<Bytes>),
+    /// The rows of idempotency records whose attempt ended, and the state rows of endpoints that have something new to
+    /// do or were changed.
+    Rows(Vec<Bytes>),
     /// A snapshot was installed: anything may have changed.
     All,
 }
@@ -270,7 +271,7 @@ impl State {
         let full = inner.rows.dirty_rows() >= self.flush_rows || inner.rows.dirty_bytes() >= self.flush_bytes;
         drop(guard);
         if !moved.is_empty() {
-            self.tell_moved(Moved::Records(moved));
+            self.tell_moved(Moved::Rows(moved));
         }
         Ok((replies, IsFull(full)))
     }

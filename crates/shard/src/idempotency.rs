@@ -28,6 +28,7 @@ use crate::{
     outcome::{NotApplied, ServiceError},
     router::{Resent, Router},
     shard_actor::Shard,
+    webhooks::draw_nonce,
 };
 
 /// When a refused caller should ask again: soon, as most work is done in less than its lease.
@@ -313,6 +314,7 @@ impl Idempotency {
     ) -> Result<CompleteReply, ServiceError> {
         let shard = self.shard(&command.account);
         command.wall_ms = self.surroundings.clock.wall_ms();
+        command.publishing.nonce = draw_nonce(&self.surroundings);
         let command = Command::Complete(command);
         let (outcome, resent) = self.router.submit_until_known(shard, &command, deadline).await;
         match outcome.into_result()? {

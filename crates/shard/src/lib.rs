@@ -9,12 +9,15 @@
 //! - [`shard_actor`], [`supervisor`]: one actor a shard; batches commands into log entries, keeps the expiry timer
 //! - [`limits`]: checks over several shards, and what answers when a shard can't
 //! - [`idempotency`]: keys: what is a read and what an entry, resending; [`waiting`] for another attempt's outcome
-//! - [`policies`]: writes to the system shard, copies to the data shards
+//! - [`webhooks`]: where calls and queries of webhooks go, the list of all applications
+//! - [`policies`], [`operational`]: what the system shard has and [`copies`] brings to every data shard
+//! - [`shard_port`]: a shard as the dispatcher of its deliveries sees it
 //! - [`peer_port`]: who may connect, and where calls of other nodes go
 //! - [`founding`], [`replacing`], [`identity`]: how a node gets in, once, and back in after losing its disk
 
 mod clock;
 mod config;
+mod copies;
 mod fallback;
 mod forward;
 mod founding;
@@ -24,6 +27,7 @@ mod idempotency;
 mod identity;
 mod limits;
 mod node;
+mod operational;
 mod outcome;
 mod peer_port;
 mod pending;
@@ -31,11 +35,13 @@ mod policies;
 mod replacing;
 mod router;
 mod shard_actor;
+mod shard_port;
 mod sources;
 mod stats;
 mod status;
 mod supervisor;
 mod waiting;
+mod webhooks;
 mod wire;
 
 pub use config::{NodeConfig, PeerConfig, Tuning};
@@ -45,6 +51,8 @@ pub use limits::{CheckAnswer, CheckError, CheckRequest, Degraded};
 pub use node::{Node, StartError};
 pub use outcome::ServiceError;
 pub use policies::PolicyWrite;
+pub use shard_port::{Recorded, ShardPort, Touched};
 pub use sources::{OsEntropy, SystemClock};
 pub use stats::NodeStats;
 pub use status::{ClusterStatus, NodeStatus, Readiness, ShardStatus, StateHashStatus};
+pub use webhooks::WebhookCall;

@@ -22,12 +22,14 @@ use onceward_core::{
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     seams::{Clock, Entropy},
     system::NodeReply,
+    webhooks::{AppView, Page, PageIn, WebhookAnswer, WebhookQuery, WebhookReply},
 };
 use onceward_storage::{LogWriter, RocksStore, StorageError, Store};
 use onceward_transport::{Hello, Links, TcpConfig, TcpLinks, TransportError};
 use parking_lot::Mutex;
 use ractor::{Actor, ActorRef};
 use tokio::{
+    sync::SetOnce,
     task::{AbortHandle, JoinHandle},
     time::{Instant, timeout},
 };
@@ -35,6 +37,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::{NodeConfig, Tuning},
+    copies,
     fallback::LocalBuckets,
     founding,
     idempotency::{BeginAnswer, BeginRequest, Idempotency},
@@ -46,9 +49,11 @@ use crate::{
     replacing,
     router::Router,
     shard_actor::Shard,
+    shard_port::ShardPort,
     stats::{NodeStats, Stats},
     status::{self, ClusterStatus, Readiness, Recovery},
     supervisor::{self, Supervisor},
+    webhooks::{WebhookCall, Webhooks},
     wire::Probed,
 };
 
@@ -94,6 +99,8 @@ pub(crate) struct Shared {
     pub identity: Mutex<Identity>,
     links: OnceLock<Arc<TcpLinks>>,
     pub serving: ArcSwapOption<Serving>,
+    /// Set once the node serves.
+    entered: SetOnce<()>,
     stats: Arc<Stats>,
     stopping: AtomicBool,
     /// Held while the node becomes a member, so that it does so once.
@@ -121,6 +128,7 @@ pub(crate) struct Serving {
     pub router: Arc<Router>,
     limits: Arc<Limits>,
     idempotency: Idempotency,
+    webhooks: Webhooks,
     supervisor: (ActorRef<supervisor::Message>, Mutex<Option<JoinHandle<()>>>),
     recovery: Recovery,
 }
@@ -147,6 +155,7 @@ impl Node {
             identity: Mutex::new(identity.clone()),
             links: OnceLock::new(),
             serving: ArcSwapOption::empty(),
+            entered: SetOnce::new(),
             stats: Arc::default(),
             stopping: AtomicBool::new(false),
             entering: tokio::sync::Mutex::default(),
@@ -274,6 +283,28 @@ impl Node {
         deadline: Instant,
     ) -> Result<DeleteRecordReply, ServiceError> {
         self.serving()?.idempotency.delete(command, deadline).await
+    }
+
+    /// Changes something of webhooks.
+    pub async fn webhook(&self, call: WebhookCall, deadline: Instant) -> Result<WebhookReply, ServiceError> {
+        self.serving()?.webhooks.call(call, deadline).await
+    }
+
+    pub async fn webhook_query(&self, query: WebhookQuery, deadline: Instant) -> Result<WebhookAnswer, ServiceError> {
+        self.serving()?.webhooks.query(query, deadline).await
+    }
+
+    /// A page of all applications, by age.
+    pub async fn apps(&self, page: PageIn, deadline: Instant) -> Result<Page<AppView>, ServiceError> {
+        self.serving()?.webhooks.apps(page, deadline).await
+    }
+
+    /// The data shards of which this node has a replica, once it serves. Good until the node stops.
+    pub async fn shard_ports(&self) -> Vec<ShardPort> {
+        self.shared.entered.wait().await;
+        let serving = self.shared.serving.load();
+        let shards = serving.iter().flat_map(|serving| serving.router.local_shards());
+        shards.filter(|shard| !shard.id.is_system()).cloned().map(ShardPort::new).collect()
     }
 
     /// All policies, by name.
@@ -442,7 +473,9 @@ impl Shared {
         for node in serving.surroundings.manifest.nodes.iter().filter(|entry| entry.id != identity.node) {
             self.drop_connections_of(node.id);
         }
-        serving.run(self).await
+        serving.run(self).await?;
+        self.entered.set(()).expect("a node becomes a member once");
+        Ok(())
     }
 }
 
@@ -478,13 +511,15 @@ impl Serving {
         if let Some(system) = router.local(ShardId::SYSTEM) {
             shared.spawn(policies.follow(system.clone()));
         }
-        shared.spawn(policies::reconcile(router.clone(), surroundings.clone()));
+        shared.spawn(copies::reconcile(router.clone(), surroundings.clone()));
         let idempotency = Idempotency::new(router.clone(), surroundings.clone());
+        let webhooks = Webhooks::new(router.clone(), surroundings.clone());
         Ok(Serving {
             surroundings,
             router,
             limits,
             idempotency,
+            webhooks,
             supervisor: (supervisor, Mutex::new(Some(join))),
             recovery,
         })

@@ -1,8 +1,12 @@
 //! Whole nodes over real links and directories, one or several in this process.
 
+use std::collections::BTreeSet;
+
 use onceward_core::{
     limits::{CheckItem, Mode, PolicyDraft},
+    query::{self, Answer, Query},
     system::ReplaceState,
+    webhooks::{Action, AppRef, AppSpec, CreateApp, CreateEndpoint, EndpointSpec, Name, NewMessage, Publish, Secret},
 };
 use onceward_storage::StoreOptions;
 use onceward_transport::Security;
@@ -15,6 +19,7 @@ use crate::{
     limits::Degraded,
     shard_actor::Message,
     sources::{OsEntropy, SystemClock},
+    webhooks::Prepared,
 };
 
 /// How long anything may take that is waited for. Far beyond what a busy machine needs.
@@ -218,5 +223,129 @@ async fn a_node_without_a_replica_notices_that_a_shard_is_back() {
         assert!(Instant::now() < deadline, "it answers by itself for ever");
         sleep(Duration::from_millis(20)).await;
     }
+    cluster.stop().await;
+}
+
+fn create_app(uid: Option<&str>) -> WebhookCall {
+    let spec = AppSpec { name: "an application".to_owned(), rate_limit: None, metadata: BTreeMap::new() };
+    let uid = uid.map(|uid| Name::parse_uid(uid).unwrap());
+    let create = CreateApp { uid, spec, get_if_exists: false };
+    WebhookCall { action: Action::CreateApp(create), request: None }
+}
+
+fn create_operational(url: &str) -> WebhookCall {
+    let spec = EndpointSpec {
+        url: url.to_owned(),
+        description: String::new(),
+        rate_limit: None,
+        disabled: false,
+        event_types: None,
+        channels: None,
+        metadata: BTreeMap::new(),
+    };
+    let secret = Secret::new(vec![7; 24].into()).unwrap();
+    let app = AppRef::Operational;
+    let create = CreateEndpoint { app, uid: None, spec, headers: BTreeMap::new(), secret };
+    WebhookCall { action: Action::CreateEndpoint(create), request: None }
+}
+
+async fn app(node: &Node, call: WebhookCall) -> AppView {
+    match node.webhook(call, deadline()).await.unwrap() {
+        WebhookReply::App { app, created: true } => app,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_of_applications_is_one_over_all_shards_and_its_iterator_outlives_a_restart() {
+    let mut cluster = Cluster::start(1).await;
+    let mut expected = Vec::new();
+    for number in 0..12 {
+        let uid = format!("tenant-{number}");
+        expected.push(app(&cluster.nodes[&1], create_app(Some(uid.as_str()).filter(|_| number % 2 == 0))).await);
+    }
+    let shards: BTreeSet<_> = expected.iter().map(|app| app.id.shard()).collect();
+    assert_eq!(shards.len(), 3, "every data shard has some: {shards:?}");
+    expected.sort_by_key(|app| app.id);
+
+    let mut page = PageIn { cursor: None, backwards: false, descending: false, limit: 5 };
+    let first = cluster.nodes[&1].apps(page, deadline()).await.unwrap();
+    assert_eq!((first.items.as_slice(), first.done), (&expected[..5], false));
+    cluster.stop_node(1).await;
+    cluster.start_node(1).await;
+    cluster.wait_ready().await;
+    page.cursor = Some(expected[4].id.0);
+    let second = cluster.nodes[&1].apps(page, deadline()).await.unwrap();
+    assert_eq!((second.items.as_slice(), second.done), (&expected[5..10], false));
+    page.cursor = Some(expected[9].id.0);
+    let third = cluster.nodes[&1].apps(page, deadline()).await.unwrap();
+    assert_eq!((third.items.as_slice(), third.done), (&expected[10..], true));
+
+    page.backwards = true;
+    let back = cluster.nodes[&1].apps(page, deadline()).await.unwrap();
+    assert_eq!((back.items.as_slice(), back.done), (&expected[4..9], false));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operational_endpoints_are_on_every_shard_when_their_change_is_answered_and_otherwise_follow() {
+    let cluster = Cluster::start(1).await;
+    let serving = cluster.nodes[&1].serving().unwrap();
+    let copied = |shard: &Shard| {
+        let query = Query::Webhook(WebhookQuery::OperationalRevision);
+        shard.group.read(|rows| query::answer(shard.id, rows, &query)).unwrap()
+    };
+    let all_at = |revision| {
+        let expected = Answer::Webhook(WebhookAnswer::OperationalRevision(revision));
+        serving.router.local_shards().all(|shard| copied(shard) == expected)
+    };
+    assert!(all_at(0));
+    cluster.nodes[&1].webhook(create_operational("https://ops.example/1"), deadline()).await.unwrap();
+    assert!(all_at(1), "with the answer");
+
+    // As if the node that received the call had stopped before it copied anything.
+    let Prepared { shard, command, .. } =
+        serving.webhooks.prepare(create_operational("https://ops.example/2")).unwrap();
+    assert_eq!(shard, ShardId::SYSTEM);
+    let command = Command::Webhook(Box::new(command));
+    serving.router.submit(shard, &command, deadline()).await.into_result().unwrap();
+    until(|| all_at(2)).await.expect("the reconciler brings it to every shard");
+    drop(serving);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_sent_again_does_not_undo_what_came_in_between() {
+    let cluster = Cluster::start(1).await;
+    let node = &cluster.nodes[&1];
+    let serving = node.serving().unwrap();
+    let first = app(node, create_app(Some("tenant"))).await;
+    let named = AppRef::Uid(first.uid.clone().unwrap());
+
+    let call = WebhookCall { action: Action::DeleteApp { app: named.clone() }, request: None };
+    let Prepared { shard, command, lands_once } = serving.webhooks.prepare(call).unwrap();
+    assert!(lands_once);
+    let delete = Command::Webhook(Box::new(command));
+    let deleted = serving.router.submit(shard, &delete, deadline()).await.into_result().unwrap();
+    assert_eq!(deleted, Reply::Webhook(Box::new(WebhookReply::Done)));
+    let second = app(node, create_app(Some("tenant"))).await;
+    assert_eq!(serving.router.submit(shard, &delete, deadline()).await.into_result().unwrap(), deleted);
+    let found = node.webhook_query(WebhookQuery::App { app: named.clone() }, deadline()).await.unwrap();
+    assert_eq!(found, WebhookAnswer::App(second));
+
+    let publish = |event_id: Option<&str>| {
+        let message = NewMessage {
+            event_type: Name::parse("paid").unwrap(),
+            event_id: event_id.map(|id| Name::parse(id).unwrap()),
+            channels: Vec::new(),
+            tags: Vec::new(),
+            payload: "{}".into(),
+            payload_retention_us: None,
+        };
+        let publish = Publish { app: named.clone(), message, retention_us: 1_000_000 };
+        serving.webhooks.prepare(WebhookCall { action: Action::Publish(publish), request: None }).unwrap()
+    };
+    assert!(publish(Some("e1")).lands_once && !publish(None).lands_once);
+    drop(serving);
     cluster.stop().await;
 }

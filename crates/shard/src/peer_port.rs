@@ -161,7 +161,7 @@ async fn handle(serving: &Serving, request: Inbound, method: Option<Method>) -> 
         Some(Method::Query) => {
             let QueryRequest { query } = wire::decode(&request.body).map_err(invalid)?;
             Ok(wire::encode(&match router::answer_here(shard, &query).await {
-                Outcome::Applied(answer) => Queried::Answer(answer),
+                Outcome::Applied(answer) => Queried::Answer(Box::new(answer)),
                 Outcome::NotApplied(NotApplied::NotLeader { hint }) => Queried::NotLeader { hint },
                 Outcome::NotApplied(_) | Outcome::Unknown => Queried::NoQuorum,
             }))

@@ -1,10 +1,8 @@
-//! Policies: written to the system shard, then copied into every data shard before the write is answered; what could
-//! not be copied in time follows as soon as its shard has a leader.
+//! Policies: written to the system shard, then copied into every data shard before the write is answered.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use arc_swap::{ArcSwap, Guard};
-use futures::future::join_all;
 use onceward_core::{
     cluster::ShardId,
     command::{Command, Reply},
@@ -12,10 +10,11 @@ use onceward_core::{
     query::{self, Answer, Query},
     system::{PolicyReply, SystemCommand, SystemReply},
 };
-use tokio::time::{Instant, interval};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::{
+    copies::{Copied, copy_to_all},
     node::Surroundings,
     outcome::{Outcome, ServiceError},
     router::Router,
@@ -26,10 +25,6 @@ use crate::{
 const COPY_BYTES_MAX: u32 = 512 << 10;
 /// Policies in one answer of a list query.
 const LIST_PAGE: u32 = 100;
-/// How often the leader of the system shard looks whether a data shard lags; when none does it asks nobody.
-const RECONCILE_INTERVAL: Duration = Duration::from_secs(1);
-/// One try of the reconciler on one shard.
-const RECONCILE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What became of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +44,7 @@ pub(crate) async fn put(
 ) -> Result<PolicyWrite, ServiceError> {
     match write(router, SystemCommand::PutPolicy { name, spec }, deadline).await? {
         PolicyReply::Stored { policy, created } => {
-            let pending_shards = copy_to_all(router, surroundings, policy.revision, deadline).await;
+            let pending_shards = copy_to_all::<Policies>(router, surroundings, policy.revision, deadline).await;
             Ok(PolicyWrite::Stored { policy, created, pending_shards })
         }
         PolicyReply::LimitReached { what, max } => Ok(PolicyWrite::LimitReached { what, max }),
@@ -65,7 +60,9 @@ pub(crate) async fn delete(
     deadline: Instant,
 ) -> Result<Option<Vec<ShardId>>, ServiceError> {
     match write(router, SystemCommand::DeletePolicy { name }, deadline).await? {
-        PolicyReply::Deleted { revision } => Ok(Some(copy_to_all(router, surroundings, revision, deadline).await)),
+        PolicyReply::Deleted { revision } => {
+            Ok(Some(copy_to_all::<Policies>(router, surroundings, revision, deadline).await))
+        }
         PolicyReply::NotFound => Ok(None),
         PolicyReply::Stored { .. } | PolicyReply::LimitReached { .. } => Err(ServiceError::Unknown),
     }
@@ -114,85 +111,50 @@ fn unexpected(answer: &Answer) -> ServiceError {
     ServiceError::Unavailable { reason: "the answer of the shard makes no sense".to_owned(), retry_after_ms: 1_000 }
 }
 
-/// Brings every data shard to `revision` or later; returns those that it could not bring there in time.
-async fn copy_to_all(router: &Router, surroundings: &Surroundings, revision: u64, deadline: Instant) -> Vec<ShardId> {
-    let shards = surroundings.manifest.shards().filter(|shard| !shard.is_system());
-    let copied = join_all(shards.map(|shard| async move {
-        let reached = copy(router, shard, revision, deadline).await;
-        (shard, reached.is_some_and(|reached| reached >= revision))
-    }))
-    .await;
-    copied.into_iter().filter(|(_, done)| !done).map(|(shard, _)| shard).collect()
-}
+pub(crate) struct Policies;
 
-/// Brings one data shard to `revision` or later. Copies repeat without harm, so an unknown outcome is tried again.
-/// Returns the revision it is known to have reached, `None` when nothing is known by `deadline`.
-async fn copy(router: &Router, shard: ShardId, revision: u64, deadline: Instant) -> Option<u64> {
-    let Outcome::Applied(Answer::SyncedRevision(mut reached)) =
-        router.query(shard, Query::SyncedRevision, deadline).await
-    else {
-        return None;
-    };
-    while reached < revision {
-        let query = Query::PolicyChanges { since: reached, bytes_max: COPY_BYTES_MAX };
-        let Outcome::Applied(Answer::PolicyChanges { from, to, changes, .. }) =
-            router.query(ShardId::SYSTEM, query, deadline).await
+impl Copied for Policies {
+    fn head(system: &Shard) -> Option<u64> {
+        let query = Query::PolicyChanges { since: u64::MAX, bytes_max: 0 };
+        match system.group.read(|rows| query::answer(ShardId::SYSTEM, rows, &query)) {
+            Ok(Answer::PolicyChanges { head, .. }) => Some(head),
+            _ => None,
+        }
+    }
+
+    async fn copy(router: &Router, shard: ShardId, revision: u64, deadline: Instant) -> Option<u64> {
+        let Outcome::Applied(Answer::SyncedRevision(mut reached)) =
+            router.query(shard, Query::SyncedRevision, deadline).await
         else {
-            return Some(reached);
+            return None;
         };
-        let command = Command::CopyPolicies(CopyPolicies { from, to, changes });
-        match router.submit(shard, &command, deadline).await {
-            Outcome::Applied(Reply::CopyPolicies { synced_revision }) => reached = synced_revision,
-            Outcome::Unknown if Instant::now() < deadline => {}
-            _ => return Some(reached),
-        }
-    }
-    Some(reached)
-}
-
-/// While this node leads the system shard: brings data shards that lag to the newest revision, and drops tombstones
-/// that every data shard has seen.
-pub(crate) async fn reconcile(router: Arc<Router>, surroundings: Arc<Surroundings>) {
-    let Some(system) = router.local(ShardId::SYSTEM).cloned() else { return };
-    // Revisions only grow, so what a shard once had needs no asking again.
-    let mut reached: BTreeMap<ShardId, u64> = BTreeMap::new();
-    let mut forgotten = 0;
-    let mut ticks = interval(RECONCILE_INTERVAL);
-    loop {
-        ticks.tick().await;
-        if system.leads().is_err() {
-            continue;
-        }
-        let Some(head) = head_revision(&system) else { continue };
-        let lagging: Vec<ShardId> = surroundings
-            .manifest
-            .shards()
-            .filter(|shard| !shard.is_system() && reached.get(shard).is_none_or(|revision| *revision < head))
-            .collect();
-        let deadline = Instant::now() + RECONCILE_TIMEOUT;
-        let copied = join_all(lagging.iter().map(|shard| copy(&router, *shard, head, deadline))).await;
-        for (shard, revision) in lagging.iter().zip(copied) {
-            if let Some(revision) = revision {
-                reached.insert(*shard, revision);
+        while reached < revision {
+            let query = Query::PolicyChanges { since: reached, bytes_max: COPY_BYTES_MAX };
+            let Outcome::Applied(Answer::PolicyChanges { from, to, changes, .. }) =
+                router.query(ShardId::SYSTEM, query, deadline).await
+            else {
+                return Some(reached);
+            };
+            let command = Command::CopyPolicies(CopyPolicies { from, to, changes });
+            match router.submit(shard, &command, deadline).await {
+                Outcome::Applied(Reply::CopyPolicies { synced_revision }) => reached = synced_revision,
+                Outcome::Unknown if Instant::now() < deadline => {}
+                _ => return Some(reached),
             }
         }
-        let all_reached = reached.len() == usize::from(surroundings.manifest.data_shards);
-        let through = reached.values().copied().min().unwrap_or(0);
-        if all_reached && through > forgotten {
-            let command = Command::System(SystemCommand::ForgetDeletedPolicies { through });
-            if let Outcome::Applied(_) = router.submit(ShardId::SYSTEM, &command, deadline).await {
-                debug!(through, "every data shard has the policies");
-                forgotten = through;
-            }
-        }
+        Some(reached)
     }
 }
 
-fn head_revision(system: &Shard) -> Option<u64> {
-    let query = Query::PolicyChanges { since: u64::MAX, bytes_max: 0 };
-    match system.group.read(|rows| query::answer(ShardId::SYSTEM, rows, &query)) {
-        Ok(Answer::PolicyChanges { head, .. }) => Some(head),
-        _ => None,
+impl Policies {
+    /// Drops the tombstones up to `through`, which every data shard has seen. False: not yet.
+    pub(crate) async fn forget_deleted(router: &Router, through: u64, deadline: Instant) -> bool {
+        let command = Command::System(SystemCommand::ForgetDeletedPolicies { through });
+        let done = matches!(router.submit(ShardId::SYSTEM, &command, deadline).await, Outcome::Applied(_));
+        if done {
+            debug!(through, "every data shard has the policies");
+        }
+        done
     }
 }
 
@@ -211,7 +173,7 @@ impl PolicyView {
         let mut applied = system.group.applied_index();
         let mut seen = None;
         loop {
-            let head = head_revision(&system);
+            let head = Policies::head(&system);
             if head != seen {
                 match read_all(&system) {
                     Some(policies) => self.0.store(Arc::new(policies)),

@@ -224,7 +224,7 @@ impl Router {
             }
         };
         match answer {
-            Ok(Queried::Answer(answer)) => Outcome::Applied(answer),
+            Ok(Queried::Answer(answer)) => Outcome::Applied(*answer),
             Ok(Queried::NotLeader { hint }) => Outcome::NotApplied(NotApplied::NotLeader { hint }),
             Ok(Queried::NoQuorum) => Outcome::NotApplied(NotApplied::NoQuorum),
             Err(error) => {

@@ -24,6 +24,7 @@ use crate::{
     node::Surroundings,
     outcome::{NotApplied, Outcome, Ticket},
     pending::{Job, Pending},
+    shard_port::Touches,
     waiting::Waiting,
 };
 
@@ -52,6 +53,7 @@ pub(crate) struct Shard {
     pub id: ShardId,
     pub group: Group,
     pub waiting: Arc<Waiting>,
+    pub touches: Arc<Touches>,
     leadership: watch::Receiver<Leadership>,
     pending: Pending,
     actor: ArcSwapOption<ActorRef<Message>>,
@@ -80,13 +82,17 @@ pub(crate) enum Message {
 impl Shard {
     pub(crate) fn new(id: ShardId, group: Group, surroundings: Arc<Surroundings>) -> Arc<Shard> {
         let leadership = group.leadership();
-        let waiting = Arc::<Waiting>::default();
-        let wake = waiting.clone();
-        group.set_on_moved(Box::new(move |moved| wake.wake(&moved)));
+        let (waiting, touches) = (Arc::<Waiting>::default(), Arc::<Touches>::default());
+        let (wake, touch) = (waiting.clone(), touches.clone());
+        group.set_on_moved(Box::new(move |moved| {
+            wake.wake(&moved);
+            touch.note(&moved);
+        }));
         Arc::new(Shard {
             id,
             group,
             waiting,
+            touches,
             leadership,
             pending: Pending::default(),
             actor: ArcSwapOption::empty(),

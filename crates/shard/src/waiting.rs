@@ -31,7 +31,7 @@ impl Waiting {
         let waiting = self.0.lock();
         match moved {
             _ if waiting.is_empty() => {}
-            Moved::Records(rows) => {
+            Moved::Rows(rows) => {
                 rows.iter().filter_map(|row| waiting.get(row)).for_each(|sender| sender.send_replace(()));
             }
             Moved::All => waiting.values().for_each(|sender| sender.send_replace(())),
@@ -72,7 +72,7 @@ mod tests {
         let mut first = waiting.join(row("a"));
         let mut second = waiting.join(row("a"));
         let mut other = waiting.join(row("b"));
-        waiting.wake(&Moved::Records(vec![row("a"), row("c")]));
+        waiting.wake(&Moved::Rows(vec![row("a"), row("c")]));
         assert!(first.woken().now_or_never().is_some(), "also when it was not listening at that moment");
         assert!(second.woken().now_or_never().is_some());
         assert!(first.woken().now_or_never().is_none(), "once");

@@ -106,7 +106,7 @@ pub(crate) struct QueryRequest {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Queried {
-    Answer(Answer),
+    Answer(Box<Answer>),
     NotLeader { hint: Option<NodeId> },
     NoQuorum,
 }
@@ -203,7 +203,7 @@ mod tests {
             (name(Method::Forward, "request"), encode(&Forward { items })),
             (name(Method::Forward, "answer"), encode(&Forwarded { outcomes })),
             (name(Method::Query, "request"), encode(&QueryRequest { query: Query::Policy { name: "api".to_owned() } })),
-            (name(Method::Query, "answer"), encode(&Queried::Answer(Answer::SyncedRevision(5)))),
+            (name(Method::Query, "answer"), encode(&Queried::Answer(Box::new(Answer::SyncedRevision(5))))),
             (name(Method::Query, "not leader"), encode(&Queried::NotLeader { hint: None })),
             (name(Method::Query, "no quorum"), encode(&Queried::NoQuorum)),
             (
