@@ -13,10 +13,11 @@ use onceward_core::{
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     seams::Entropy,
     system::NodeReply,
+    webhooks::{AppView, Page, PageIn, WebhookAnswer, WebhookQuery, WebhookReply},
 };
 use onceward_shard::{
     BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, Node, NodeConfig, NodeStats,
-    OsEntropy, PeerConfig, PolicyWrite, Readiness, SystemClock, Tuning,
+    OsEntropy, PeerConfig, PolicyWrite, Readiness, SystemClock, Tuning, WebhookCall,
 };
 use onceward_storage::StoreOptions;
 use onceward_transport::{Security, Tls};
@@ -156,6 +157,18 @@ impl Service for Node {
 
     fn policies(&self, deadline: Instant) -> Served<'_, Vec<Policy>> {
         Box::pin(self.policies(deadline))
+    }
+
+    fn webhook(&self, call: WebhookCall, deadline: Instant) -> Served<'_, WebhookReply> {
+        Box::pin(self.webhook(call, deadline))
+    }
+
+    fn webhook_query(&self, query: WebhookQuery, deadline: Instant) -> Served<'_, WebhookAnswer> {
+        Box::pin(self.webhook_query(query, deadline))
+    }
+
+    fn apps(&self, page: PageIn, deadline: Instant) -> Served<'_, Page<AppView>> {
+        Box::pin(self.apps(page, deadline))
     }
 
     fn cluster(&self, state_hash: bool) -> BoxFuture<'_, ClusterStatus> {

@@ -10,12 +10,13 @@ use onceward_core::{
     },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
     system::NodeReply,
+    webhooks::{AppView, Page, PageIn, WebhookAnswer, WebhookQuery, WebhookReply},
 };
 use tokio::time::Instant;
 
 use onceward_shard::{
     BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, PolicyWrite, Readiness,
-    ServiceError,
+    ServiceError, WebhookCall,
 };
 
 /// The result of a call that may have been refused, or lost.
@@ -45,6 +46,10 @@ pub trait Service: Send + Sync + 'static {
     fn delete_policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Vec<ShardId>>>;
     fn policy(&self, name: PolicyName, deadline: Instant) -> Served<'_, Option<Policy>>;
     fn policies(&self, deadline: Instant) -> Served<'_, Vec<Policy>>;
+    fn webhook(&self, call: WebhookCall, deadline: Instant) -> Served<'_, WebhookReply>;
+    fn webhook_query(&self, query: WebhookQuery, deadline: Instant) -> Served<'_, WebhookAnswer>;
+    /// A page of all applications, whatever shard they are on.
+    fn apps(&self, page: PageIn, deadline: Instant) -> Served<'_, Page<AppView>>;
     fn cluster(&self, state_hash: bool) -> BoxFuture<'_, ClusterStatus>;
     fn replace(&self, node: NodeId, deadline: Instant) -> Served<'_, NodeReply>;
     fn readiness(&self) -> Readiness;
