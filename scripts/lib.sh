@@ -80,6 +80,23 @@ require_component() {
   case $1 in fmt) rustup component add rustfmt ;; *) rustup component add "$1" ;; esac
 }
 
+# require_sdk: the Python packages of tests/sdk/requirements.txt, in an environment of their own beside the build. Sets
+# ONCEWARD_SDK_PYTHON to its interpreter.
+require_sdk() {
+  local requirements="$ROOT/tests/sdk/requirements.txt" venv="$CARGO_TARGET_DIR/sdk"
+  { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; } || require_packages python3 python3-venv
+  if ! cmp -s "$requirements" "$venv/installed" || ! "$venv/bin/python" -c 'import svix, standardwebhooks' 2>/dev/null; then
+    step "installing the packages of tests/sdk into $venv"
+    rm -rf "$venv"
+    mkdir -p "$CARGO_TARGET_DIR"
+    python3 -m venv "$venv" || die "python3 -m venv failed"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$requirements" ||
+      die "pip could not install tests/sdk/requirements.txt: it needs Python 3.11 or newer and a Python package index"
+    cp "$requirements" "$venv/installed"
+  fi
+  export ONCEWARD_SDK_PYTHON="$venv/bin/python"
+}
+
 # build_release: builds all binaries into $CARGO_TARGET_DIR/release. Always the whole workspace: cargo chooses the
 # features of shared dependencies by what is built together, so any other selection would build them once more.
 build_release() {

@@ -12,3 +12,5 @@ pub mod load;
 pub mod node;
 pub mod ports;
 pub mod process_stats;
+pub mod receiver;
+pub mod webhooks;

@@ -288,9 +288,11 @@ fn idempotency() -> Vec<Wrong> {
         refuse(json!({ "status": 200, "headers": headers }), "headers");
     }
     refuse(json!({ "status": 200, "trailers": {} }), "trailers");
-    let mut messages = complete;
-    messages["messages"] = json!([]);
-    rows.push(wrong("POST", "/v1/idempotency/complete", messages.to_string(), 400, "messages"));
+    for messages in [json!({}), json!("m"), json!([1]), json!([{}]), json!([{ "eventType": "a b", "payload": {} }])] {
+        let mut body = complete.clone();
+        body["messages"] = messages;
+        rows.push(wrong("POST", "/v1/idempotency/complete", body.to_string(), 400, "messages"));
+    }
     let paths = ["/v1/idempotency/%00/k", "/v1/idempotency/a/%FF", "/v1/idempotency/a/%0A", "/v1/idempotency/a/%22k"];
     for path in paths {
         rows.push(wrong("GET", path, "", 400, ""));

@@ -14,6 +14,7 @@ mod outages;
 mod payments;
 mod policies;
 mod snapshots;
+mod webhooks;
 
 use onceward_tests::client::Item;
 use serde_json::{Value, json};
