@@ -6,7 +6,10 @@ use onceward_core::{
     limits::{CheckItem, Mode, PolicyDraft},
     query::{self, Answer, Query},
     system::ReplaceState,
-    webhooks::{Action, AppRef, AppSpec, CreateApp, CreateEndpoint, EndpointSpec, Name, NewMessage, Publish, Secret},
+    webhooks::{
+        self, Action, AppRef, AppSpec, CreateApp, CreateEndpoint, EndpointKey, EndpointSpec, Name, NewMessage, Outcome,
+        Publish, ReceiverAnswer, RecordOutcomes, Secret, Verdict,
+    },
 };
 use onceward_storage::StoreOptions;
 use onceward_transport::Security;
@@ -18,6 +21,7 @@ use crate::{
     config::PeerConfig,
     limits::Degraded,
     shard_actor::Message,
+    shard_port::{Recorded, Touched},
     sources::{OsEntropy, SystemClock},
     webhooks::Prepared,
 };
@@ -233,7 +237,7 @@ fn create_app(uid: Option<&str>) -> WebhookCall {
     WebhookCall { action: Action::CreateApp(create), request: None }
 }
 
-fn create_operational(url: &str) -> WebhookCall {
+fn create_endpoint(app: AppRef, url: &str) -> WebhookCall {
     let spec = EndpointSpec {
         url: url.to_owned(),
         description: String::new(),
@@ -244,9 +248,20 @@ fn create_operational(url: &str) -> WebhookCall {
         metadata: BTreeMap::new(),
     };
     let secret = Secret::new(vec![7; 24].into()).unwrap();
-    let app = AppRef::Operational;
     let create = CreateEndpoint { app, uid: None, spec, headers: BTreeMap::new(), secret };
     WebhookCall { action: Action::CreateEndpoint(create), request: None }
+}
+
+fn publish(app: AppRef, event_id: Option<&str>) -> WebhookCall {
+    let message = NewMessage {
+        event_type: Name::parse("paid").unwrap(),
+        event_id: event_id.map(|id| Name::parse(id).unwrap()),
+        channels: Vec::new(),
+        tags: Vec::new(),
+        payload: "{}".into(),
+        payload_retention_us: None,
+    };
+    WebhookCall { action: Action::Publish(Publish { app, message, retention_us: 1_000_000 }), request: None }
 }
 
 async fn app(node: &Node, call: WebhookCall) -> AppView {
@@ -300,12 +315,12 @@ async fn operational_endpoints_are_on_every_shard_when_their_change_is_answered_
         serving.router.local_shards().all(|shard| copied(shard) == expected)
     };
     assert!(all_at(0));
-    cluster.nodes[&1].webhook(create_operational("https://ops.example/1"), deadline()).await.unwrap();
+    cluster.nodes[&1].webhook(create_endpoint(AppRef::Operational, "https://ops.example/1"), deadline()).await.unwrap();
     assert!(all_at(1), "with the answer");
 
     // As if the node that received the call had stopped before it copied anything.
     let Prepared { shard, command, .. } =
-        serving.webhooks.prepare(create_operational("https://ops.example/2")).unwrap();
+        serving.webhooks.prepare(create_endpoint(AppRef::Operational, "https://ops.example/2")).unwrap();
     assert_eq!(shard, ShardId::SYSTEM);
     let command = Command::Webhook(Box::new(command));
     serving.router.submit(shard, &command, deadline()).await.into_result().unwrap();
@@ -333,19 +348,55 @@ async fn a_call_that_is_sent_again_does_not_undo_what_came_in_between() {
     let found = node.webhook_query(WebhookQuery::App { app: named.clone() }, deadline()).await.unwrap();
     assert_eq!(found, WebhookAnswer::App(second));
 
-    let publish = |event_id: Option<&str>| {
-        let message = NewMessage {
-            event_type: Name::parse("paid").unwrap(),
-            event_id: event_id.map(|id| Name::parse(id).unwrap()),
-            channels: Vec::new(),
-            tags: Vec::new(),
-            payload: "{}".into(),
-            payload_retention_us: None,
-        };
-        let publish = Publish { app: named.clone(), message, retention_us: 1_000_000 };
-        serving.webhooks.prepare(WebhookCall { action: Action::Publish(publish), request: None }).unwrap()
-    };
-    assert!(publish(Some("e1")).lands_once && !publish(None).lands_once);
+    let lands_once = |event_id| serving.webhooks.prepare(publish(named.clone(), event_id)).unwrap().lands_once;
+    assert!(lands_once(Some("e1")) && !lands_once(None));
     drop(serving);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_hears_of_what_came_due_on_its_shard_and_reports_what_came_of_it() {
+    let cluster = Cluster::start(1).await;
+    let node = &cluster.nodes[&1];
+    let ports = node.shard_ports().await;
+    assert_eq!(ports.iter().map(|port| port.shard().0).collect::<Vec<_>>(), [1, 2, 3]);
+    let app = app(node, create_app(None)).await;
+    let port = ports.iter().find(|port| port.shard() == app.id.shard()).unwrap();
+    let named = AppRef::Id(app.id);
+    let call = create_endpoint(named.clone(), "https://receiver.example/");
+    let WebhookReply::Endpoint { endpoint, .. } = node.webhook(call, deadline()).await.unwrap() else { panic!() };
+    let endpoint = EndpointKey { app: app.id, endpoint: endpoint.id };
+    let touched = Touched::Endpoints([endpoint].into());
+    assert_eq!(port.touched().await, touched);
+
+    let WebhookReply::Published { message, .. } = node.webhook(publish(named, None), deadline()).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(port.touched().await, touched);
+    assert!(port.leads() && port.leadership().borrow().am_leader && port.catch_up().await);
+    let now = port.now().unwrap();
+    let (due, _) = port.read(|rows| webhooks::due(rows, endpoint, now, None, 9)).unwrap();
+    assert_eq!(due.iter().map(|item| item.message).collect::<Vec<_>>(), [message.id]);
+
+    let answer = ReceiverAnswer {
+        status_code: 200,
+        body: String::new(),
+        truncated: false,
+        duration_ms: 1,
+        started_wall_ms: 1,
+        url: String::new(),
+    };
+    let outcome = Outcome {
+        app: app.id,
+        endpoint: endpoint.endpoint,
+        message: message.id,
+        tries_before: 0,
+        nonce: [0; 6],
+        answer,
+        verdict: Verdict::Succeeded,
+    };
+    let report = RecordOutcomes { outcomes: vec![outcome], disable_after_us: 1, retention_us: 1, wall_ms: 1 };
+    assert_eq!(port.record(report.clone(), deadline()).await, Recorded::Applied { changed: 1 });
+    assert_eq!(port.record(report, deadline()).await, Recorded::Applied { changed: 0 }, "repeated");
     cluster.stop().await;
 }

@@ -128,7 +128,7 @@ impl Webhooks {
         if let WebhookQuery::Apps { page } = query {
             return Ok(WebhookAnswer::Apps(self.apps(page, deadline).await?));
         }
-        let shard = match app_asked_for(&query) {
+        let shard = match query.app() {
             Some(app) => self.surroundings.manifest.app_shard(app),
             None => Some(ShardId::SYSTEM),
         };
@@ -169,28 +169,6 @@ impl Webhooks {
 pub(crate) fn draw_nonce(surroundings: &Surroundings) -> Nonce {
     let [a, b, c, d, e, f, ..] = surroundings.entropy.nonce().to_le_bytes();
     [a, b, c, d, e, f]
-}
-
-/// The application that a query names; `None`: it asks the system shard.
-fn app_asked_for(query: &WebhookQuery) -> Option<&AppRef> {
-    match query {
-        WebhookQuery::App { app }
-        | WebhookQuery::Endpoint { app, .. }
-        | WebhookQuery::Endpoints { app, .. }
-        | WebhookQuery::Secret { app, .. }
-        | WebhookQuery::Headers { app, .. }
-        | WebhookQuery::Message { app, .. }
-        | WebhookQuery::Messages { app, .. }
-        | WebhookQuery::AttemptsOfMessage { app, .. }
-        | WebhookQuery::AttemptsOfEndpoint { app, .. }
-        | WebhookQuery::Attempt { app, .. }
-        | WebhookQuery::Deliveries { app, .. } => Some(app),
-        WebhookQuery::Apps { .. }
-        | WebhookQuery::EventType { .. }
-        | WebhookQuery::EventTypes { .. }
-        | WebhookQuery::Operational
-        | WebhookQuery::OperationalRevision => None,
-    }
 }
 
 /// Whether the answer may take more than some tens of kilobytes.
