@@ -28,7 +28,7 @@ const BODY_BYTES: usize = 100;
 const MAKERS: usize = 128;
 
 /// Keys of this run alone, so that a cluster can be measured twice.
-fn run_id() -> u64 {
+pub(crate) fn run_id() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
@@ -37,7 +37,7 @@ fn names(run: u64, number: u32) -> String {
 }
 
 /// Text of the key that no compression makes much of, the same each time.
-fn noise(number: u32, bytes: usize, alphabet: &[u8]) -> String {
+pub(crate) fn noise(number: u32, bytes: usize, alphabet: &[u8]) -> String {
     let mut draw = Draw::new(u64::from(number) + 1);
     (0..bytes).map(|_| char::from(alphabet[draw.below(alphabet.len() as u32) as usize])).collect()
 }

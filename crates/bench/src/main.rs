@@ -7,10 +7,12 @@ mod connection;
 mod generator;
 mod idempotency;
 mod keys;
+mod receiver;
 mod report;
 mod scenarios;
 mod target;
 mod usage;
+mod webhooks;
 
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +39,12 @@ pub struct Options {
     /// Idempotency records that `records` makes
     #[arg(long, default_value_t = 100_000)]
     records: u32,
+    /// Endpoints of `webhooks`, each of an application of its own; applications of `webhooks-pending`
+    #[arg(long, default_value_t = 16)]
+    endpoints: u32,
+    /// Deliveries that `webhooks-pending` leaves undone
+    #[arg(long, default_value_t = 50_000)]
+    pending: u32,
     /// How often `failover` kills a leader
     #[arg(long, default_value_t = 10)]
     rounds: u16,
@@ -76,6 +84,10 @@ enum Scenario {
     HotKey,
     /// Makes --records completed records: disk and memory they take; then they all expire at once, under load
     Records,
+    /// Messages published and delivered to a receiver here: at 40/s, at 200/s and at the sustained maximum
+    Webhooks,
+    /// Makes --pending deliveries to endpoints that never answer: disk and memory they take
+    WebhooksPending,
     /// Every scenario above
     All,
 }
@@ -131,6 +143,8 @@ async fn measure(scenario: Scenario, target: &mut target::Target, options: &Opti
         Scenario::Replays => idempotency::replays(target, options).await,
         Scenario::HotKey => idempotency::hot_key(target, options).await,
         Scenario::Records => idempotency::records(target, options).await,
+        Scenario::Webhooks => webhooks::webhooks(target, options).await,
+        Scenario::WebhooksPending => webhooks::pending(target, options).await,
         Scenario::All => {}
     }
 }

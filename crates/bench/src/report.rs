@@ -1,5 +1,7 @@
 //! How results are printed: a heading for each scenario, a line for each thing measured.
 
+use hdrhistogram::Histogram;
+
 use crate::{generator::Measured, usage::Spent};
 
 pub fn heading(scenario: &str, detail: &str) {
@@ -19,14 +21,21 @@ pub fn resident(mib: Option<Vec<u64>>) {
 
 /// `what`: one operation.
 pub fn load(what: &str, measured: &Measured, spent: &Spent) {
-    let operations = measured.decided().max(1) as f64;
-    let milliseconds = |quantile| measured.latency_us.value_at_quantile(quantile) as f64 / 1000.0;
-    line(&format!("{what}s/s"), format!("{:.0}", operations / spent.elapsed.as_secs_f64()));
-    line(
-        "p50 / p99 / max ms",
-        format!("{:.1} / {:.1} / {:.1}", milliseconds(0.5), milliseconds(0.99), milliseconds(1.0)),
-    );
+    let operations = measured.decided();
+    line(&format!("{what}s/s"), format!("{:.0}", operations.max(1) as f64 / spent.elapsed.as_secs_f64()));
+    latency("p50 / p99 / max ms", &measured.latency_us);
     line("answers by status", statuses(measured));
+    self::spent(what, operations, spent);
+}
+
+pub fn latency(what: &str, latency_us: &Histogram<u64>) {
+    let milliseconds = |quantile| latency_us.value_at_quantile(quantile) as f64 / 1000.0;
+    line(what, format!("{:.1} / {:.1} / {:.1}", milliseconds(0.5), milliseconds(0.99), milliseconds(1.0)));
+}
+
+/// What so many operations cost.
+pub fn spent(what: &str, operations: u64, spent: &Spent) {
+    let operations = operations.max(1) as f64;
     line(&format!("fsyncs a {what}, all nodes"), format!("{:.4}", spent.fsyncs / operations));
     line(&format!("log entries a {what}"), format!("{:.4}", spent.entries / operations));
     line(&format!("log bytes a {what}, all nodes"), format!("{:.0}", spent.log_bytes / operations));

@@ -69,7 +69,9 @@ impl Target {
 }
 
 async fn start(options: &Options) -> Cluster {
+    let loopback = toml::Value::Array(vec!["127.0.0.0/8".into()]);
     let mut builder = Cluster::builder().nodes(options.nodes).data_shards(options.data_shards);
+    builder = builder.set("webhooks.allow_private", loopback);
     for (name, value) in &options.set {
         builder = builder.set(name, value.clone());
     }

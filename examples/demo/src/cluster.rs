@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use onceward_core::cluster::Manifest;
-use reqwest::header::HeaderMap;
+use reqwest::{Method, header::HeaderMap};
 use serde_json::{Value, json};
 
 pub struct Cluster {
@@ -87,6 +87,12 @@ impl Cluster {
         let checks = json!([{ "policy": policy, "key": key, "cost": 0 }]);
         let url = format!("{}/v1/limits/check", self.url(turn));
         self.send(self.http.post(url), json!({ "checks": checks, "mode": "peek" })).await
+    }
+
+    /// A call of the webhooks API.
+    pub async fn webhooks(&self, method: Method, path: &str, body: Value) -> Result<Answer> {
+        let url = format!("{}/api/v1{path}", self.url(1));
+        self.send(self.http.request(method, url), body).await
     }
 
     async fn send(&self, request: reqwest::RequestBuilder, body: Value) -> Result<Answer> {

@@ -4,8 +4,10 @@
 mod cluster;
 mod limits;
 mod payments;
+mod receiver;
 mod shop;
 mod story;
+mod webhooks;
 
 use std::{path::PathBuf, process::ExitCode};
 

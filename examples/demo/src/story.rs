@@ -1,4 +1,4 @@
-//! The story: limits, then payments; then a leader dies and all of it is done again.
+//! The story: limits, payments and their webhooks; then a leader dies and all of it is done again.
 
 use std::{
     path::PathBuf,
@@ -13,6 +13,7 @@ use crate::{
     heading, limits,
     payments::{self, Remembered},
     shop::Shop,
+    webhooks::{self, Watch},
 };
 
 pub async fn tell(urls: &[String], script: Option<PathBuf>, payments_binary: PathBuf) -> Result<()> {
@@ -28,18 +29,22 @@ pub async fn tell(urls: &[String], script: Option<PathBuf>, payments_binary: Pat
     let account = account_on(&cluster, shard, &format!("shop-{run:x}"));
     limits::everything(&cluster, &caller).await?;
     let remembered = payments::everything(&shop, &account).await?;
+    let mut watch = webhooks::subscribe(&cluster, &shop, &account).await?;
+    watch.fail(&shop).await?;
 
     let inner = Arc::get_mut(&mut cluster).expect("the burst is over");
     if !inner.can_kill() {
         println!("\n(No leader is killed: there is no script that could start it again.)");
-        return Ok(());
+        return watch.mend(&shop).await;
     }
     let leader = inner.leader(shard).await?;
     heading(&format!(
-        "The leader dies: node {leader} leads shard {shard}, where {caller}'s bucket and {account}'s keys are; kill -9"
+        "The leader dies: node {leader} leads shard {shard}, where {caller}'s bucket, {account}'s keys and its webhooks are; \
+         kill -9"
     ));
     inner.kill(leader)?;
-    let outcome = after_the_kill(&mut cluster, &shop, &caller, &account, remembered, shard, run).await;
+    let before = Before { caller, account, remembered, watch };
+    let outcome = after_the_kill(&mut cluster, &shop, before, shard, run).await;
     let inner = Arc::get_mut(&mut cluster).expect("nobody else holds it");
     inner.start_again()?;
     outcome?;
@@ -47,15 +52,17 @@ pub async fn tell(urls: &[String], script: Option<PathBuf>, payments_binary: Pat
     Ok(())
 }
 
-async fn after_the_kill(
-    cluster: &mut Arc<Cluster>,
-    shop: &Shop,
-    caller: &str,
-    account: &str,
+/// What was done before the leader died.
+struct Before {
+    caller: String,
+    account: String,
     remembered: Remembered,
-    shard: u16,
-    run: u128,
-) -> Result<()> {
+    watch: Watch,
+}
+
+async fn after_the_kill(cluster: &mut Arc<Cluster>, shop: &Shop, before: Before, shard: u16, run: u128) -> Result<()> {
+    let Before { caller, account, remembered, mut watch } = before;
+    let (caller, account) = (caller.as_str(), account.as_str());
     let (waited, refused) = cluster.wait_served(limits::API, caller).await?;
     println!("  asked at once and again when told 503: served after {:.1} s and {refused} × 503", waited.as_secs_f64());
     let (address, endpoint) = (limits::address_of(caller), limits::endpoint_of(caller));
@@ -66,6 +73,7 @@ async fn after_the_kill(
     println!("  the endpoint's limit from before is still spent: nothing was forgotten");
     cluster.wait_served(payments::POLICY, account).await?;
     payments::still_remembered(shop, account, &remembered).await?;
+    watch.mend(shop).await?;
 
     let another = (0..)
         .map(|n| format!("bob-{run:x}-{n}"))
@@ -78,6 +86,7 @@ async fn after_the_kill(
     }
     limits::everything(cluster, &another).await?;
     payments::everything(shop, &account).await?;
+    webhooks::subscribe(cluster, shop, &account).await?;
     Ok(())
 }
 

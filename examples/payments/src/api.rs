@@ -24,6 +24,7 @@ use crate::{
 };
 
 const BODY_BYTES_MAX: usize = 16 << 10;
+/// An account is an application of Onceward's, too, whose names have letters, digits, `-`, `_` and `.`.
 const ACCOUNT_BYTES_MAX: usize = 255;
 /// SQLite adds such amounts up without overflow, and JSON numbers hold them exactly.
 const AMOUNT_CENTS_MAX: i64 = 1_000_000_000_000;
@@ -112,7 +113,8 @@ fn account(headers: &HeaderMap) -> Result<String, Problem> {
     let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let (scheme, key) = authorization.and_then(|text| text.split_once(' ')).ok_or_else(Problem::no_account)?;
     let key = key.trim();
-    if !scheme.eq_ignore_ascii_case("bearer") || key.is_empty() || key.len() > ACCOUNT_BYTES_MAX {
+    let is_name = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if !scheme.eq_ignore_ascii_case("bearer") || key.is_empty() || key.len() > ACCOUNT_BYTES_MAX || !is_name {
         return Err(Problem::no_account());
     }
     Ok(key.to_owned())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     demo::{Faults, Rehearsal, Step},
+    event,
     idempotency_key::IdempotencyKey,
     ledger::{Attempt, Ledger, Order, Settlement},
     onceward::{Admission, Begin, Begun, Ended, Onceward, OncewardError},
@@ -82,7 +83,8 @@ impl Service {
         };
         faults.reached(Step::Committed).await;
 
-        match self.onceward.complete(&attempt.account, &key.quoted(), token, &answer.response).await {
+        let message = event::of(&answer.response);
+        match self.onceward.complete(&attempt.account, &key.quoted(), token, &answer.response, message).await {
             Ok(Ended::Done) => {}
             // A newer attempt finds our answer behind the fence and completes the key with it.
             Ok(Ended::Fenced) => return Err(Problem::superseded()),

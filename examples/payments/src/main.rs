@@ -6,6 +6,7 @@
 mod api;
 mod attempt;
 mod demo;
+mod event;
 mod fingerprint;
 mod idempotency_key;
 mod ledger;

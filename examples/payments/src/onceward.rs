@@ -1,8 +1,8 @@
-//! Onceward over HTTP, as far as this service needs it: check a limit, begin a key, complete it, abandon it.
+//! Onceward over HTTP, as far as this service needs it: check a limit, begin a key, complete it with a message, abandon it.
 //!
 //! Any node takes any request, so a node that does not answer is not waited for: the next one is asked, with the same
 //! identity, until the deadline. Repeating is harmless, because every call here has an identity: the check its
-//! `request_id`, `begin` its `attempt_id`, the others their token.
+//! `request_id`, `begin` its `attempt_id`, an application its uid, the others their token.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -140,28 +140,38 @@ impl Onceward {
         }
     }
 
+    /// Stores the answer and publishes the message to the account's endpoints: both or neither.
     pub async fn complete(
         &self,
         account: &str,
         key: &str,
         token: i64,
         response: &StoredResponse,
+        message: Option<Value>,
     ) -> Result<Ended, OncewardError> {
-        let body = json!({ "account": account, "key": key, "token": token, "response": response });
-        self.finish("/v1/idempotency/complete", &body).await
+        const PATH: &str = "/v1/idempotency/complete";
+        let messages = Vec::from_iter(message);
+        let body = json!({
+            "account": account, "key": key, "token": token, "response": response, "messages": messages,
+        });
+        let mut reply = self.ask(PATH, &body).await?;
+        if reply.status == 404 {
+            // The account's first message: nobody has made its application yet.
+            self.create_application(account).await?;
+            reply = self.ask(PATH, &body).await?;
+        }
+        reply.ended(PATH)
     }
 
     pub async fn abandon(&self, account: &str, key: &str, token: i64) -> Result<Ended, OncewardError> {
-        self.finish("/v1/idempotency/abandon", &json!({ "account": account, "key": key, "token": token })).await
+        const PATH: &str = "/v1/idempotency/abandon";
+        self.ask(PATH, &json!({ "account": account, "key": key, "token": token })).await?.ended(PATH)
     }
 
-    async fn finish(&self, path: &'static str, body: &Value) -> Result<Ended, OncewardError> {
-        let reply = self.ask(path, body).await?;
-        match (reply.status, reply.refusal().code.as_str()) {
-            (200, _) => Ok(Ended::Done),
-            (409, "fenced" | "already_completed") => Ok(Ended::Fenced),
-            _ => Err(reply.unexpected(path)),
-        }
+    async fn create_application(&self, account: &str) -> Result<(), OncewardError> {
+        const PATH: &str = "/api/v1/app?get_if_exists=true";
+        let reply = self.ask(PATH, &json!({ "name": account, "uid": account })).await?;
+        if matches!(reply.status, 200 | 201) { Ok(()) } else { Err(reply.unexpected(PATH)) }
     }
 
     /// Asks node after node until one gives a definite answer.
@@ -212,6 +222,15 @@ impl Onceward {
 impl Reply {
     fn parse<T: for<'a> Deserialize<'a>>(&self, path: &'static str) -> Result<T, OncewardError> {
         serde_json::from_str(&self.body).map_err(|_| self.unexpected(path))
+    }
+
+    /// What a call with a token came to.
+    fn ended(&self, path: &'static str) -> Result<Ended, OncewardError> {
+        match (self.status, self.refusal().code.as_str()) {
+            (200, _) => Ok(Ended::Done),
+            (409, "fenced" | "already_completed") => Ok(Ended::Fenced),
+            _ => Err(self.unexpected(path)),
+        }
     }
 
     fn refusal(&self) -> Refusal {

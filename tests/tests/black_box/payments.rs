@@ -18,6 +18,8 @@ use onceward_tests::{
     client::{Answer, Api, NoAnswer},
     cluster::Cluster,
     node,
+    receiver::Receiver,
+    webhooks::Endpoint,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -177,15 +179,45 @@ fn content(answer: &Answer) -> (u16, Option<&str>, Option<&str>, &str) {
 }
 
 async fn cluster_with_policy() -> Cluster {
-    let cluster = Cluster::builder().start().await;
+    let loopback = toml::Value::Array(vec!["127.0.0.0/8".into()]);
+    let cluster = Cluster::builder().set("webhooks.allow_private", loopback).start().await;
     cluster.api(1).put_policy("payments", plenty()).await.expect_status(201);
     cluster
+}
+
+/// An endpoint of the account's.
+async fn subscribe(cluster: &Cluster, receiver: &Receiver) -> Endpoint {
+    cluster.api(1).create_app(ACCOUNT).await;
+    cluster.api(1).create_endpoint(ACCOUNT, receiver, "/", json!({})).await
+}
+
+/// Waits until the account was told of every payment, and of nothing else, under one message id each.
+async fn assert_told(receiver: &Receiver, endpoint: &Endpoint, payments: &[Value]) {
+    let deadline = Instant::now() + ANSWER_MAX;
+    while receiver.distinct("/") < payments.len() {
+        assert!(Instant::now() < deadline, "{} of {} payments were told", receiver.distinct("/"), payments.len());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (mut told, mut sequences) = (BTreeMap::new(), BTreeMap::new());
+    for delivery in receiver.deliveries("/") {
+        assert!(delivery.is_signed_with(&endpoint.secret), "{delivery:?}");
+        let event: Value = serde_json::from_str(delivery.text()).unwrap();
+        assert_eq!(event["type"], "payment.created");
+        sequences.insert(delivery.sequence(), delivery.id().to_owned());
+        let id = told.entry(event["data"]["id"].to_string()).or_insert_with(|| delivery.id().to_owned());
+        assert_eq!(id, delivery.id(), "told twice under two ids: {event}");
+    }
+    let made: Vec<String> = payments.iter().map(|payment| payment["id"].to_string()).collect();
+    assert_eq!(told.len(), made.len());
+    assert!(made.iter().all(|id| told.contains_key(id)), "{made:?} were made, {told:?} were told");
+    assert!(sequences.into_keys().eq(1..=made.len() as u64), "numbered without gaps");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_every_step_the_service_pays_once_and_answers_alike() {
     let cluster = cluster_with_policy().await;
-    let shop = Shop::new(&cluster);
+    let (shop, receiver) = (Shop::new(&cluster), Receiver::start().await);
+    let endpoint = subscribe(&cluster, &receiver).await;
     for (name, amount_cents, status, paid) in [("paid", 100, 201, 1), ("declined", 1_000_001, 402, 0)] {
         for step in STEPS {
             let (key, body) = (format!("{name}-{step}"), order(amount_cents));
@@ -205,6 +237,7 @@ async fn killed_at_every_step_the_service_pays_once_and_answers_alike() {
             assert_eq!(service.rows_of(&key).await, paid, "{key}");
         }
     }
+    assert_told(&receiver, &endpoint, &shop.start(&[]).rows().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -341,7 +374,8 @@ async fn payments_made_while_a_leader_and_the_service_are_killed_are_each_made_o
     const WORKERS: usize = 8;
     const PAYMENTS_EACH_MIN: usize = 15;
     let mut cluster = cluster_with_policy().await;
-    let shop = Shop::new(&cluster);
+    let (shop, receiver) = (Shop::new(&cluster), Receiver::start().await);
+    let endpoint = subscribe(&cluster, &receiver).await;
     let mut services = [shop.start(&[]), shop.start(&[])];
     let addresses = services.iter().map(|service| service.api.clone()).collect::<Vec<Api>>();
     let (sender, addresses) = tokio::sync::watch::channel(addresses);
@@ -395,9 +429,11 @@ async fn payments_made_while_a_leader_and_the_service_are_killed_are_each_made_o
         assert_eq!(content(answer), content(&again), "{key}");
     }
     let mut by_key: BTreeMap<String, usize> = BTreeMap::new();
-    for row in services[0].rows().await {
+    let rows = services[0].rows().await;
+    for row in &rows {
         *by_key.entry(row["idempotency_key"].as_str().unwrap().to_owned()).or_default() += 1;
     }
     assert_eq!(by_key.len(), made.len());
     assert!(by_key.values().all(|rows| *rows == 1), "{by_key:?}");
+    assert_told(&receiver, &endpoint, &rows).await;
 }
