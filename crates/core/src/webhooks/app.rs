@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     command::{Done, Refusal, Stamp, WebhookReply},
     desk::{Desk, FoundApp},
+    dispatch::EndpointKey,
     id::AppId,
     names::{AppRef, Name},
     rows::AppRow,
@@ -124,13 +125,19 @@ impl PatchApp {
     }
 }
 
-/// Deletes an application. Its rows are removed piece by piece; its idempotency keys stay.
+/// Deletes an application, and its endpoints at once, so that no outcome adds to what is removed piece by piece. Its
+/// idempotency keys stay.
 pub(super) fn delete(desk: &mut Desk<'_>, app: &AppRef) -> Done {
     let Some(found) = desk.find_app(app)? else { return Ok(Err(Refusal::NoApp)) };
     if let Some(uid) = &found.row.uid {
         desk.delete(keys::app_uid(uid.as_str()));
     }
     desk.delete(keys::app(found.id));
+    for subscriber in desk.subscribers.of(desk.rows, found.id)?.iter() {
+        let endpoint = EndpointKey { app: found.id, endpoint: subscriber.id };
+        desk.delete(keys::endpoint(endpoint));
+        desk.touch(endpoint);
+    }
     desk.subscribers.forget(found.id);
     desk.clear(keys::clearing_app(found.id));
     Ok(Ok(WebhookReply::Done))

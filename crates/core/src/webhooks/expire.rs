@@ -5,7 +5,6 @@ use super::{
     desk::Desk,
     dispatch::{DueItem, EndpointKey},
     id::{AppId, DeliveryAttemptId, EndpointId, MessageId},
-    outcome::DeliveryStatus,
     rows::{AttemptRow, DeliveryRow, MessageRow, RequestRow},
 };
 use crate::{
@@ -119,8 +118,7 @@ impl Desk<'_> {
         for (endpoint, delivery) in self.deliveries(app, message)? {
             if let Some(due) = delivery.due {
                 self.delete(keys::delivery_due(endpoint, DueItem { at: due.at, message }));
-                let given_up = DeliveryRow { due: None, status: DeliveryStatus::Failed, ..delivery };
-                self.put(keys::delivery(endpoint, message), &given_up);
+                self.put(keys::delivery(endpoint, message), &delivery.given_up());
             }
         }
         Ok(())

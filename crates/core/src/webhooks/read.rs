@@ -342,6 +342,7 @@ fn deliveries(rows: &dyn ReadRows, app: AppId, message: &MessageRef, wanted: &Pa
         let delivery: DeliveryRow = decode(key, value)?;
         let endpoint_id = EndpointId(id);
         let endpoint: Option<EndpointRow> = read(rows, &keys::endpoint(EndpointKey { app, endpoint: endpoint_id }))?;
+        let delivery = if endpoint.is_some() { delivery } else { delivery.given_up() };
         let view = DeliveryView {
             endpoint: endpoint.map(|row| row.view(endpoint_id)),
             endpoint_id,

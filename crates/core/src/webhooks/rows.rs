@@ -95,6 +95,16 @@ pub(super) struct DeliveryRow {
     pub due: Option<Due>,
 }
 
+impl DeliveryRow {
+    /// As it stands when its endpoint or its payload is gone.
+    pub(super) fn given_up(self) -> DeliveryRow {
+        match self.due {
+            Some(_) => DeliveryRow { due: None, status: DeliveryStatus::Failed, ..self },
+            None => self,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Due {
     pub at: ShardTime,

@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod idempotency;
+pub mod webhooks;
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use bytes::Bytes;
 use onceward_core::{
     cluster::ShardId,
-    codec::keys,
+    codec::keys::{self, Kind},
     command::{Command, EntryBatch, Reply},
     limits::*,
     machine::Machine,
@@ -123,23 +124,25 @@ impl Shard {
         let replies = self.machine.apply(&mut self.rows, &batch).expect("memory rows are sound");
         assert_eq!(replies.len(), batch.commands.len());
         self.assert_rows_are_filed();
+        self.assert_what_is_pending_is_due();
         replies
     }
 
-    /// Every row of the limits that can expire is filed exactly once. Idempotency records are filed at least once, those
-    /// that are indeterminate excepted; what is filed for one that is gone goes when it comes up. Nothing else is filed.
+    /// Every row of the limits that can expire is filed exactly once. Of the other mechanisms, each that can expire is
+    /// filed at least once, idempotency records that are indeterminate excepted; what is filed for one that is gone goes
+    /// when it comes up. Nothing else is filed.
     fn assert_rows_are_filed(&self) {
-        const RECORD: u8 = 12;
+        const AT_LEAST_ONCE: [Kind; 4] = [Kind::Record, Kind::Message, Kind::Request, Kind::Clearing];
         let mut filed: Vec<&[u8]> = self.rows.expiry.keys().map(|key| &key[8..]).collect();
         filed.sort_unstable();
         let of_kinds = |kinds: RangeInclusive<u8>| {
             self.rows.state.keys().map(AsRef::as_ref).filter(move |key: &&[u8]| kinds.contains(&key[0]))
         };
-        for record in of_kinds(RECORD..=RECORD) {
-            let is_noted = self.rows.state.contains_key(&keys::indeterminate(record));
-            assert!(is_noted || filed.contains(&record), "{record:?} never comes up");
+        for row in AT_LEAST_ONCE.into_iter().flat_map(|kind| of_kinds(kind as u8..=kind as u8)) {
+            let is_noted = self.rows.state.contains_key(&keys::indeterminate(row));
+            assert!(is_noted || filed.binary_search(&row).is_ok(), "{row:?} never comes up");
         }
-        filed.retain(|row| row[0] != RECORD);
+        filed.retain(|row| !AT_LEAST_ONCE.iter().any(|&kind| Kind::of(row) == Some(kind)));
         assert_eq!(filed, of_kinds(4..=6).collect::<Vec<_>>());
     }
 
