@@ -5,8 +5,9 @@ use std::time::Duration;
 /// What a connection may buffer of an answer's head: room for any usual one, times the attempts in flight.
 pub const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Lookups of names under way on this node. Each takes a thread for as long as the system's resolver likes.
-pub const LOOKUPS_MAX: usize = 32;
+/// Lookups of names under way on this node. Each takes a thread for as long as the system's resolver likes, of the 512
+/// that the runtime has for such work.
+pub const LOOKUPS_MAX: usize = 128;
 /// Names that are being looked up or wait for it; more fail at once. As many as there are attempts in flight by default.
 pub const LOOKUPS_WAITING_MAX: usize = 1_024;
 /// How long a URL's name may take to resolve when an endpoint is made; then it is judged at the first attempt.
@@ -31,7 +32,8 @@ pub const LANE_HEALTHY_MAX: usize = 32;
 pub const LANE_NEW_MAX: usize = 4;
 /// To one that fails: enough to see that it answers again.
 pub const LANE_FAILING_MAX: usize = 2;
-/// Failures in a row after which an endpoint counts as failing. One alone is no reason to hold up a busy endpoint.
+/// Failures in a row after which an endpoint that did answer counts as failing. One alone is no reason to hold up a busy
+/// endpoint.
 pub const FAILING_STREAK: u32 = 3;
 /// An endpoint may have this part of the attempts that the node has free, so that many slow ones leave room for others.
 pub const LANE_SHARE: usize = 4;
@@ -41,8 +43,9 @@ pub const LANE_ASSURED: usize = 2;
 pub const READ_AHEAD: usize = 64;
 /// Attempts to an endpoint that are in flight, or whose outcome isn't recorded.
 pub const LANE_UNRECORDED_MAX: usize = 288;
-/// An endpoint with nothing to do is forgotten after this time: longer than the window of its rate limit.
-pub const LANE_IDLE: Duration = Duration::from_secs(10);
+/// An endpoint with nothing to do is forgotten after this time: longer than the window of its rate limit, and long enough
+/// for most to be known when they get their next message.
+pub const LANE_IDLE: Duration = Duration::from_secs(60);
 /// How long an endpoint rests when an attempt ended without saying how.
 pub const LANE_PAUSE: Duration = Duration::from_secs(1);
 /// Endpoints whose pending deliveries are found in one go, before others get their turn.

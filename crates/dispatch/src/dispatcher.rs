@@ -79,8 +79,8 @@ pub(crate) struct Dispatcher {
     apps: HashMap<AppId, AppThrottle>,
     unrecorded: Unrecorded,
     running: usize,
-    proven: Queue,
-    suspect: Queue,
+    /// By standing.
+    awaited: [Awaited; Standing::ALL.len()],
     timer: Option<(Instant, AbortHandle)>,
     /// Touched endpoints were taken note of: more may come.
     heard: Arc<Notify>,
@@ -94,9 +94,9 @@ struct AppThrottle {
     used: Instant,
 }
 
-/// Permits that were waited for.
+/// A permit that is waited for, and the one that has come.
 #[derive(Default)]
-struct Queue {
+struct Awaited {
     granted: Option<Permit>,
     waits: bool,
 }
@@ -126,8 +126,7 @@ impl Actor for DispatcherActor {
             apps: HashMap::new(),
             unrecorded: Unrecorded::default(),
             running: 0,
-            proven: Queue::default(),
-            suspect: Queue::default(),
+            awaited: Default::default(),
             timer: None,
             heard,
             watches,
@@ -151,7 +150,7 @@ impl Actor for DispatcherActor {
                 state.pass_time();
             }
             Message::Permit(standing, permit) => {
-                *state.queue(standing) = Queue { granted: Some(permit), waits: false };
+                state.awaited[standing as usize] = Awaited { granted: Some(permit), waits: false };
             }
             Message::Ended(delivery, ended) => state.ended(delivery, ended),
             Message::Recorded { applied } => state.recorded(applied),
@@ -179,13 +178,6 @@ impl Dispatcher {
         matches!(self.phase, Phase::Leading(_))
     }
 
-    fn queue(&mut self, standing: Standing) -> &mut Queue {
-        match standing {
-            Standing::Proven => &mut self.proven,
-            Standing::Suspect => &mut self.suspect,
-        }
-    }
-
     fn turn_to(&mut self, term: Option<u64>, myself: &ActorRef<Message>) {
         let present = match self.phase {
             Phase::Following => None,
@@ -210,7 +202,6 @@ impl Dispatcher {
         }
         self.lanes.stand_down();
         self.apps.clear();
-        (self.proven.granted, self.suspect.granted) = (None, None);
     }
 
     fn catch_up(&self, term: u64, delay: Duration, myself: &ActorRef<Message>) {
@@ -292,7 +283,7 @@ impl Dispatcher {
 
     /// Gives turns for as long as there is something to start and a permit for it.
     fn start_attempts(&mut self, myself: &ActorRef<Message>) -> Result<(), RowsError> {
-        for standing in Standing::BOTH {
+        for standing in Standing::ALL {
             while self.leads() && self.stopped.is_none() && !self.unrecorded.is_full() {
                 if !self.lanes.is_anyone_waiting(standing) {
                     break;
@@ -304,6 +295,8 @@ impl Dispatcher {
                 }
                 self.lanes.settle(endpoint);
             }
+            // Nobody here needs it now, and others may.
+            self.awaited[standing as usize].granted = None;
         }
         Ok(())
     }
@@ -311,9 +304,9 @@ impl Dispatcher {
     /// A permit, or `None` and a message when there is one.
     fn permit(&mut self, standing: Standing, myself: &ActorRef<Message>) -> Option<Permit> {
         let node = self.node.clone();
-        let queue = self.queue(standing);
-        let permit = queue.granted.take().or_else(|| node.permits.try_take(standing));
-        if permit.is_none() && !std::mem::replace(&mut queue.waits, true) {
+        let awaited = &mut self.awaited[standing as usize];
+        let permit = awaited.granted.take().or_else(|| node.permits.try_take(standing));
+        if permit.is_none() && !std::mem::replace(&mut awaited.waits, true) {
             let myself = myself.clone();
             tokio::spawn(async move {
                 let permit = node.permits.take(standing).await;

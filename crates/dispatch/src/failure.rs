@@ -25,6 +25,8 @@ pub enum Failure {
     Closed,
     #[error("the answer is not HTTP/1.1")]
     Protocol,
+    #[error("only https:// is allowed")]
+    HttpsOnly,
     /// URLs are checked when they are given; this one can't be asked for nevertheless.
     #[error("the URL cannot be requested")]
     Url,

@@ -105,7 +105,11 @@ impl Lane {
     }
 
     pub(crate) fn standing(&self) -> Standing {
-        if self.window > LANE_NEW_MAX { Standing::Proven } else { Standing::Suspect }
+        match self.window {
+            0..LANE_NEW_MAX => Standing::Failing,
+            LANE_NEW_MAX => Standing::Unknown,
+            _ => Standing::Proven,
+        }
     }
 
     /// Whether it has something to start, and may; `free` are the attempts that the node has left.
@@ -156,18 +160,15 @@ impl Lane {
     }
 
     pub(crate) fn learn(&mut self, succeeded: bool) {
-        if !succeeded {
-            self.streak = self.streak.saturating_add(1);
-            if self.streak >= FAILING_STREAK {
-                self.window = LANE_FAILING_MAX;
-            }
+        if succeeded {
+            self.streak = 0;
+            self.window = (self.window.max(LANE_NEW_MAX) + 1).min(LANE_HEALTHY_MAX);
             return;
         }
-        if self.streak >= FAILING_STREAK {
-            self.window = LANE_NEW_MAX;
+        self.streak = self.streak.saturating_add(1);
+        if self.streak >= FAILING_STREAK || self.standing() == Standing::Unknown {
+            self.window = LANE_FAILING_MAX;
         }
-        self.streak = 0;
-        self.window = (self.window + 1).min(LANE_HEALTHY_MAX);
     }
 
     /// What came of a delivery is in the rows.
@@ -216,5 +217,109 @@ impl Lane {
     /// Whether nothing of it runs or waits to be recorded.
     pub(crate) fn is_quiet(&self) -> bool {
         self.marks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use onceward_core::webhooks::MessageId;
+
+    use super::*;
+
+    fn item(at: u64) -> DueItem {
+        DueItem { at: ShardTime(at), message: MessageId::parse(&format!("msg_{at:027}")).unwrap() }
+    }
+
+    fn items(ats: impl IntoIterator<Item = u64>) -> Vec<DueItem> {
+        ats.into_iter().map(item).collect()
+    }
+
+    fn touched() -> Lane {
+        let mut lane = Lane::new(Instant::now());
+        lane.touch();
+        lane
+    }
+
+    /// A million pending deliveries cost disk, not memory.
+    #[test]
+    fn it_reads_a_little_ahead_and_no_more_until_that_is_started() {
+        let mut lane = touched();
+        assert_eq!(lane.wants_rows(), Some((None, READ_AHEAD)));
+        lane.take_rows(items(0..READ_AHEAD as u64), READ_AHEAD, None, ShardTime(1_000));
+        for _ in 0..READ_AHEAD {
+            assert_eq!(lane.wants_rows(), None);
+            lane.start(Instant::now()).unwrap();
+        }
+        assert_eq!(lane.wants_rows(), Some((None, 2 * READ_AHEAD)), "what is in flight is read again, and left out");
+        lane.take_rows(items(0..READ_AHEAD as u64 + 1), 2 * READ_AHEAD, None, ShardTime(1_000));
+        assert_eq!(lane.start(Instant::now()), Some(item(READ_AHEAD as u64)));
+        assert_eq!((lane.start(Instant::now()), lane.wants_rows()), (None, None));
+    }
+
+    #[test]
+    fn rows_are_read_from_behind_what_is_recorded_and_never_past_what_may_still_come_in() {
+        let mut lane = touched();
+        lane.take_rows(items([10, 20, 30]), 64, None, ShardTime(100));
+        (0..3).for_each(|_| assert!(lane.start(Instant::now()).is_some()));
+        lane.record(item(20));
+        lane.touch();
+        lane.take_rows(items([10, 30]), 64, None, ShardTime(100));
+        assert_eq!(lane.floor, None, "10 is still in flight");
+        lane.record(item(10));
+        lane.touch();
+        lane.take_rows(items([30]), 64, None, ShardTime(20));
+        assert_eq!(lane.floor, None, "something may come in that is due at 20");
+        lane.touch();
+        lane.take_rows(items([30]), 64, None, ShardTime(100));
+        assert_eq!(lane.floor, Some(item(20)));
+        lane.stop();
+        lane.touch();
+        assert_eq!(lane.wants_rows().map(|(floor, _)| floor), Some(None), "another leader may have been in between");
+    }
+
+    #[test]
+    fn successes_widen_its_window_failures_close_it_and_many_others_narrow_its_share() {
+        let mut lane = touched();
+        let started = |lane: &mut Lane, free: usize| {
+            lane.take_rows(items(0..64), 64, None, ShardTime(1_000));
+            let mut count = 0;
+            while lane.may_start(free) {
+                count += usize::from(lane.start(Instant::now()).is_some());
+            }
+            (lane.running, lane.marks, lane.ahead) = (0, BTreeSet::new(), VecDeque::new());
+            lane.unread = true;
+            (count, lane.standing())
+        };
+        assert_eq!(started(&mut lane, 1_024), (LANE_NEW_MAX, Standing::Unknown));
+        lane.learn(false);
+        assert_eq!(started(&mut lane, 1_024), (LANE_FAILING_MAX, Standing::Failing));
+        lane.learn(true);
+        assert_eq!(started(&mut lane, 1_024), (LANE_NEW_MAX + 1, Standing::Proven));
+        (0..100).for_each(|_| lane.learn(true));
+        assert_eq!(started(&mut lane, 1_024).0, LANE_HEALTHY_MAX);
+        assert_eq!(started(&mut lane, 40).0, 10);
+        assert_eq!(started(&mut lane, 0).0, LANE_ASSURED);
+        (0..FAILING_STREAK - 1).for_each(|_| lane.learn(false));
+        assert_eq!(started(&mut lane, 1_024).0, LANE_HEALTHY_MAX, "a failure or two are no reason");
+        lane.learn(false);
+        assert_eq!(started(&mut lane, 1_024), (LANE_FAILING_MAX, Standing::Failing));
+    }
+
+    #[test]
+    fn it_sleeps_until_something_is_due_and_is_forgotten_when_nothing_was_for_a_while() {
+        let now = Instant::now();
+        let due = now + Duration::from_secs(300);
+        let mut lane = Lane::new(now);
+        lane.note_due(due);
+        assert_eq!((lane.next_look(), lane.may_start(9)), (Some(due), false));
+        lane.pass_time(due);
+        assert!(lane.may_start(9) && !lane.is_over(due));
+        lane.pause(due + Duration::from_secs(1));
+        assert!(!lane.may_start(9) && lane.next_look() == Some(due + Duration::from_secs(1)));
+        lane.close();
+        assert_eq!(lane.next_look(), Some(now + LANE_IDLE));
+        assert!(lane.is_over(now + LANE_IDLE) && !lane.is_over(now));
     }
 }

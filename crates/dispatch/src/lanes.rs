@@ -13,20 +13,14 @@ use crate::{attempt::Node, lane::Lane, permits::Standing};
 pub(crate) struct Lanes {
     lanes: HashMap<EndpointKey, Lane>,
     timers: BTreeSet<(Instant, EndpointKey)>,
-    proven: VecDeque<EndpointKey>,
-    suspect: VecDeque<EndpointKey>,
+    /// By standing: whose turn it is.
+    queues: [VecDeque<EndpointKey>; Standing::ALL.len()],
     node: Arc<Node>,
 }
 
 impl Lanes {
     pub(crate) fn new(node: Arc<Node>) -> Lanes {
-        Lanes {
-            lanes: HashMap::new(),
-            timers: BTreeSet::new(),
-            proven: VecDeque::new(),
-            suspect: VecDeque::new(),
-            node,
-        }
+        Lanes { lanes: HashMap::new(), timers: BTreeSet::new(), queues: Default::default(), node }
     }
 
     pub(crate) fn get(&mut self, endpoint: EndpointKey) -> Option<&mut Lane> {
@@ -49,10 +43,7 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(&endpoint) else { return };
         if !lane.queued && lane.may_start(self.node.permits.free()) {
             lane.queued = true;
-            match lane.standing() {
-                Standing::Proven => self.proven.push_back(endpoint),
-                Standing::Suspect => self.suspect.push_back(endpoint),
-            }
+            self.queues[lane.standing() as usize].push_back(endpoint);
         }
         let next = lane.next_look();
         if next != lane.wake {
@@ -64,18 +55,12 @@ impl Lanes {
     }
 
     pub(crate) fn is_anyone_waiting(&self, standing: Standing) -> bool {
-        match standing {
-            Standing::Proven => !self.proven.is_empty(),
-            Standing::Suspect => !self.suspect.is_empty(),
-        }
+        !self.queues[standing as usize].is_empty()
     }
 
     /// Whose turn it is. It is to be settled afterwards.
     pub(crate) fn next_turn(&mut self, standing: Standing) -> Option<EndpointKey> {
-        let endpoint = match standing {
-            Standing::Proven => self.proven.pop_front(),
-            Standing::Suspect => self.suspect.pop_front(),
-        }?;
+        let endpoint = self.queues[standing as usize].pop_front()?;
         if let Some(lane) = self.lanes.get_mut(&endpoint) {
             lane.queued = false;
         }
@@ -107,8 +92,7 @@ impl Lanes {
     /// Starts nothing more; lanes of which something runs are kept until it has ended.
     pub(crate) fn stand_down(&mut self) {
         self.timers.clear();
-        self.proven.clear();
-        self.suspect.clear();
+        self.queues.iter_mut().for_each(VecDeque::clear);
         for endpoint in self.endpoints() {
             if let Some(lane) = self.lanes.get_mut(&endpoint) {
                 lane.stop();

@@ -145,6 +145,13 @@ impl Sender {
 
     async fn exchange(&self, post: &Post<'_>, answered: &mut Answered) -> Result<(), Failure> {
         let url = Url::parse(post.url).map_err(|_| Failure::Url)?;
+        match url.scheme() {
+            "https" => {}
+            // It was allowed when the endpoint was made.
+            "http" if self.guard.https_only => return Err(Failure::HttpsOnly),
+            "http" => {}
+            _ => return Err(Failure::Url),
+        }
         let origin = Origin::from(&url[..Position::BeforePath]);
         let mut request = request(&url, post)?;
         if let Some(mut connection) = self.pool.take(&origin) {
@@ -278,8 +285,10 @@ fn text_of(bytes: &[u8]) -> (String, bool) {
     };
     let mut text = String::from_utf8_lossy(kept).into_owned();
     // What replaces a byte is longer than the byte.
-    let len = text.floor_char_boundary(ANSWER_BYTES_MAX);
-    let longer = len < text.len();
-    text.truncate(len);
+    let longer = text.len() > ANSWER_BYTES_MAX;
+    if longer {
+        let boundary = (0..=ANSWER_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(boundary.unwrap_or_default());
+    }
     (text, cut || longer)
 }

@@ -58,7 +58,7 @@ impl Class {
 
     fn of(answered: &Answered) -> Class {
         match (&answered.failure, answered.status) {
-            (Some(Failure::Refused(_)), _) => Class::Guarded,
+            (Some(Failure::Refused(_) | Failure::HttpsOnly), _) => Class::Guarded,
             (Some(Failure::NoAnswer(_) | Failure::Incomplete(_)), _) => Class::TimedOut,
             (Some(_), _) => Class::Failed,
             (None, 200..300) => Class::Success,
@@ -82,14 +82,14 @@ pub struct DispatchStats {
     pub attempts_timed_out: u64,
     /// No connection, or none that lasted.
     pub attempts_failed: u64,
-    /// The guard let no address through.
+    /// The guard let no address through, or not this scheme.
     pub attempts_refused: u64,
     /// Attempts whose task ended without saying how: a bug each.
     pub attempts_crashed: u64,
     /// Commands with outcomes that were applied, and the outcomes in them.
     pub reports: u64,
     pub outcomes_recorded: u64,
-    /// Attempts in flight now, and endpoints with something to do.
+    /// Attempts in flight now, and endpoints that had something to do within the last minute or will have.
     pub in_flight: u64,
     pub lanes: u64,
     /// From a message's publication to the beginning of its first attempt: how many in each range of

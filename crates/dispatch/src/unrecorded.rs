@@ -76,3 +76,68 @@ impl Unrecorded {
 fn size(outcome: &Outcome) -> usize {
     OUTCOME_BYTES + outcome.answer.body.len() + outcome.answer.url.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use onceward_core::{
+        time::ShardTime,
+        webhooks::{AppId, DueItem, EndpointId, EndpointKey, MessageId, ReceiverAnswer},
+    };
+
+    use super::*;
+
+    fn outcome(number: u64, body_bytes: usize) -> (Delivery, Outcome) {
+        let endpoint = EndpointId::parse(&format!("ep_{:027}", 1)).unwrap();
+        let message = MessageId::parse(&format!("msg_{number:027}")).unwrap();
+        let (app, body) = (AppId::OPERATIONAL, "a".repeat(body_bytes));
+        let answer = ReceiverAnswer {
+            status_code: 200,
+            body,
+            truncated: false,
+            duration_ms: 1,
+            started_wall_ms: 1,
+            url: String::new(),
+        };
+        let delivery =
+            Delivery { endpoint: EndpointKey { app, endpoint }, item: DueItem { at: ShardTime(number), message } };
+        let verdict = Verdict::Succeeded;
+        (delivery, Outcome { app, endpoint, message, tries_before: 0, nonce: [0; 6], answer, verdict })
+    }
+
+    fn with(count: u64, body_bytes: usize) -> Unrecorded {
+        let mut unrecorded = Unrecorded::default();
+        (0..count)
+            .map(|number| outcome(number, body_bytes))
+            .for_each(|(delivery, made)| unrecorded.push(delivery, made));
+        unrecorded
+    }
+
+    #[test]
+    fn one_report_is_under_way_and_what_comes_meanwhile_is_the_next() {
+        let mut unrecorded = with(3, 0);
+        assert_eq!(unrecorded.next_report().map(|report| report.len()), Some(3));
+        let (delivery, made) = outcome(9, 0);
+        unrecorded.push(delivery, made);
+        assert!(unrecorded.next_report().is_none());
+        assert_eq!(unrecorded.end_report().len(), 3);
+        assert_eq!(unrecorded.next_report().map(|report| report.len()), Some(1));
+        assert!(!unrecorded.is_empty());
+        unrecorded.end_report();
+        assert!(unrecorded.is_empty() && unrecorded.next_report().is_none());
+    }
+
+    #[test]
+    fn reports_are_bounded_in_outcomes_and_bytes_and_so_is_what_waits() {
+        let mut many = with(OUTCOMES_MAX as u64 + 1, 0);
+        assert_eq!(many.next_report().map(|report| report.len()), Some(OUTCOMES_MAX));
+        let mut large = with(100, 16 << 10);
+        let report = large.next_report().unwrap();
+        let bytes: usize = report.iter().map(size).sum();
+        assert!(bytes <= OUTCOME_BYTES_MAX && report.len() >= 30, "{}", report.len());
+        assert!(!with(250, 16 << 10).is_full() && with(260, 16 << 10).is_full());
+        assert!(with(UNRECORDED_MAX as u64, 0).is_full());
+        let mut full = with(260, 16 << 10);
+        assert_eq!(full.forget().len(), 260);
+        assert!(!full.is_full() && full.is_empty());
+    }
+}

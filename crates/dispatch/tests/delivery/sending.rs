@@ -1,13 +1,19 @@
 //! One attempt at a time: what goes out, what counts as an answer, and what a receiver can't make it do.
 
 use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
+    io,
+    net::{IpAddr, Ipv4Addr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures::future::{BoxFuture, join_all};
 use onceward_core::webhooks::bounds::ANSWER_BYTES_MAX;
-use onceward_dispatch::{Answered, Failure, Post, Sender, UrlError};
+use onceward_dispatch::{Answered, Failure, Post, Resolve, Sender, UrlError};
 use tokio::time::{Instant, sleep};
 use tokio_rustls::{
     TlsAcceptor,
@@ -243,6 +249,40 @@ async fn a_name_is_refused_when_made_only_if_it_leads_to_refused_addresses_and_n
     assert!(check(&[]).await.is_ok(), "a name that doesn't resolve is judged when it is dialled");
     let unresolved = sender_with(&[], TIMEOUT, Told::default()).post(&post("https://hooks.example/")).await;
     assert_eq!(unresolved.failure.unwrap().to_string(), "the name hooks.example does not resolve");
+}
+
+/// Never answers for one name, and takes a while for every other.
+struct Slow(Arc<AtomicUsize>);
+
+impl Resolve for Slow {
+    fn lookup(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        self.0.fetch_add(1, Relaxed);
+        let hangs = name == "hangs.example";
+        Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            sleep(Duration::from_millis(50)).await;
+            Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)])
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_hangs_is_asked_for_once_ends_at_the_deadline_and_holds_up_no_other() {
+    let receiver = Receiver::always(ok(200)).await;
+    let lookups = Arc::<AtomicUsize>::default();
+    let resolver = Box::new(Slow(lookups.clone()));
+    let sender = Sender::new(guard(&["127.0.0.0/8"]), TIMEOUT, &[], resolver, Arc::new(SystemClock)).unwrap();
+    let url = |name: &str| format!("http://{name}.example:{}/", receiver.address.port());
+    let (hangs, answers) = (url("hangs"), url("answers"));
+    let (hanging, answering) = (post(&hangs), post(&answers));
+    let all = join_all((0..400).map(|number| sender.post(if number % 2 == 0 { &hanging } else { &answering }))).await;
+    for (number, answered) in all.into_iter().enumerate() {
+        let failure = (number % 2 == 0).then_some(Failure::NoAnswer(TIMEOUT));
+        assert_eq!(answered.failure, failure);
+    }
+    assert_eq!(lookups.load(Relaxed), 2, "those that need a name at the same time share the lookup");
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! What the tests are made with: receivers that behave and misbehave, a resolver that says what it is told, a clock.
 
 mod receiver;
+mod rows;
+mod shard;
 
 use std::{
     collections::VecDeque,
@@ -14,10 +16,12 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use onceward_core::seams::Clock;
-use onceward_dispatch::{Guard, Resolve, Sender};
+use onceward_core::seams::{Clock, Entropy};
+use onceward_dispatch::{Dispatch, DispatchConfig, Guard, Resolve, Sender};
 use parking_lot::Mutex;
 pub use receiver::{Answer, Received, Receiver, ok};
+pub use shard::{Fault, Shard, acme, secret};
+use tokio::time::{Instant, sleep};
 
 pub struct SystemClock;
 
@@ -67,4 +71,47 @@ pub fn sender(timeout: Duration) -> Sender {
 
 pub fn sender_with(allow: &[&str], timeout: Duration, resolver: Told) -> Sender {
     Sender::new(guard(allow), timeout, &[], Box::new(resolver), Arc::new(SystemClock)).unwrap()
+}
+
+/// Numbers that differ; a test may make it panic once.
+#[derive(Default)]
+pub struct Counting {
+    count: AtomicUsize,
+    pub panics: AtomicUsize,
+}
+
+impl Entropy for Counting {
+    fn nonce(&self) -> u128 {
+        let panics = self.panics.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        assert!(panics.is_err(), "asked to by a test");
+        self.count.fetch_add(1, Relaxed) as u128 * 0x9e37_79b9_7f4a_7c15
+    }
+}
+
+/// Soon enough for tests; the guard lets loopback through.
+pub fn config() -> DispatchConfig {
+    DispatchConfig {
+        schedule: vec![Duration::from_millis(100), Duration::from_millis(200)],
+        timeout: Duration::from_millis(400),
+        guard: guard(&["127.0.0.0/8"]),
+        ..DispatchConfig::default()
+    }
+}
+
+pub async fn dispatch(shard: &Arc<Shard>, config: DispatchConfig) -> Dispatch {
+    dispatch_with(shard, config, Arc::<Counting>::default()).await
+}
+
+pub async fn dispatch_with(shard: &Arc<Shard>, config: DispatchConfig, entropy: Arc<Counting>) -> Dispatch {
+    let resolver = Box::new(Told::default());
+    Dispatch::start(config, vec![shard.clone()], resolver, Arc::new(SystemClock), entropy).await.unwrap()
+}
+
+/// Waits until `done` is true, ten seconds at most.
+pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
+        sleep(Duration::from_millis(2)).await;
+    }
 }
