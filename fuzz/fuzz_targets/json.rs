@@ -33,6 +33,9 @@ use onceward_server::{
     bounds::FIELD_ERRORS_MAX,
 };
 
+/// As long as by default.
+const RETENTION_US: u64 = 90 * 86_400_000_000;
+
 /// A field's path and a sentence on it, the caller's own words cut short.
 const FIELD_ERROR_BYTES_MAX: usize = 2_048;
 
@@ -115,7 +118,7 @@ fn begin(body: &[u8]) {
 }
 
 fn complete(body: &[u8]) {
-    let Some(complete) = accepted(complete::parse(body, &Caller::default())) else { return };
+    let Some(complete) = accepted(complete::parse(body, &Caller::default(), RETENTION_US)) else { return };
     assert_record(&complete.account, &complete.key);
     assert!((1..=TOKEN_MAX).contains(&complete.token));
     let Response { status, headers, body } = &complete.response;

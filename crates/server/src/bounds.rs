@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use onceward_core::idempotency::bounds::{BODY_BYTES_MAX, HEADER_BYTES_MAX};
+use onceward_core::{
+    idempotency::bounds::{BODY_BYTES_MAX, HEADER_BYTES_MAX},
+    webhooks::bounds::{COMPLETION_MESSAGES_MAX, COMPLETION_PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX},
+};
 
 /// The request target's bytes: a policy and a key of 512 bytes, each byte percent-encoded, fit with room to spare.
 pub const TARGET_BYTES_MAX: usize = 8 * 1024;
@@ -37,8 +40,26 @@ pub const POLICY_BODY_BYTES_MAX: usize = 1 << 20;
 
 /// The body of a `complete`: the largest response that is kept, written as badly as JSON can. Each byte of its text is a
 /// six-byte escape; each value of a header is one byte in a list, which takes three more for its quotes and comma. What
-/// is left is for the names of fields, the account and the key.
-pub const COMPLETE_BODY_BYTES_MAX: usize = 6 * BODY_BYTES_MAX + 9 * HEADER_BYTES_MAX + 16 * 1024;
+/// is left is for the names of fields, the account and the key. Payloads stand in it as they are.
+pub const COMPLETE_BODY_BYTES_MAX: usize = 6 * BODY_BYTES_MAX
+    + 9 * HEADER_BYTES_MAX
+    + 16 * 1024
+    + COMPLETION_PAYLOAD_BYTES_MAX
+    + COMPLETION_MESSAGES_MAX * MESSAGE_BYTES_BESIDE_MAX;
+
+/// A message but for its payload: type, event id, 5 channels and 8 tags are 2 176 characters, each written as a six-byte
+/// escape. What is left is for the names of fields.
+const MESSAGE_BYTES_BESIDE_MAX: usize = 14 * 1024;
+
+/// The body of a call that publishes: the largest payload, and an application to be made with it.
+pub const MESSAGE_BODY_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 64 * 1024;
+
+/// The body of any other call of webhooks: an endpoint's 100 event types of 256 characters, each written as a six-byte
+/// escape, take 153 KiB.
+pub const WEBHOOKS_BODY_BYTES_MAX: usize = 256 * 1024;
+
+/// How deep a payload may be: deeper than this, common parsers of JSON give up, and so would its receivers.
+pub const PAYLOAD_DEPTH_MAX: usize = 128;
 
 /// A body or an answer up to here isn't counted against `http.max_buffered_bytes`: what arrives together with its head is in memory
 /// anyway, bounded by the number of connections.

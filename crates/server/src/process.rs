@@ -2,7 +2,8 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use onceward_shard::Node;
+use onceward_dispatch::{Sender, SystemResolver};
+use onceward_shard::{Node, SystemClock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -62,7 +63,10 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
         () = stop_signals.next() => return Ok(()),
     };
 
-    let app = App::new(&settings, Arc::new(node.clone()));
+    let dispatch = settings.webhooks.dispatch();
+    let resolver = Box::new(SystemResolver);
+    let sender = Sender::new(dispatch.guard, dispatch.timeout, &dispatch.authorities, resolver, Arc::new(SystemClock));
+    let app = App::new(&settings, Arc::new(node.clone()), Arc::new(sender.map_err(at_start)?));
     let address = listener.address().map_err(at_start)?;
     let stop = CancellationToken::new();
     let serving = tokio::spawn(listener.serve(Edge::new(app.clone()), stop.clone()));

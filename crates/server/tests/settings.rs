@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
+use onceward_dispatch::DispatchConfig;
 use onceward_server::settings::{Override, Settings, Sources, effective, load};
 
 const EXAMPLE: &str = include_str!("../../../cluster/onceward.example.toml");
@@ -144,6 +145,26 @@ const REFUSED: &[(&str, &[&str])] = &[
             "peers.secret or peers.secret_file is missing",
         ],
     ),
+    ("[webhooks]\nretry_schedule_ms = 5", &["webhooks.retry_schedule_ms must be a list"]),
+    ("[webhooks]\nretry_schedule_ms = [5, \"x\"]", &["webhooks.retry_schedule_ms[1] must be a non-negative integer"]),
+    (
+        "[webhooks]\nretry_schedule_ms = [1, 0, 604800001]",
+        &["webhooks.retry_schedule_ms[1] must be from 1 to 604800000, not 0", "webhooks.retry_schedule_ms[2] must be"],
+    ),
+    (
+        "[webhooks]\nretry_schedule_ms = [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
+        &["webhooks.retry_schedule_ms must be at most 32 pauses, not 33"],
+    ),
+    (
+        "[webhooks]\nallow_private = [\"127.0.0.1\", 8, \"10.0.0.0/33\"]",
+        &[
+            "webhooks.allow_private[0] must be a range of addresses like \"10.1.0.0/16\", not \"127.0.0.1\"",
+            "webhooks.allow_private[1] must be",
+            "webhooks.allow_private[2] must be",
+        ],
+    ),
+    ("[webhooks]\ntimeout_ms = 99", &["webhooks.timeout_ms must be from 100 to 120000, not 99"]),
+    ("[webhooks]\nretention_days = 0", &["webhooks.retention_days must be from 1 to 3650, not 0"]),
     (
         "[[auth.tokens]]",
         &[
@@ -194,6 +215,17 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
             assert!(error.contains(part), "{file}\nshould say: {part}\nsays: {error}");
         }
     }
+}
+
+#[test]
+fn webhooks_are_dispatched_as_it_is_set_and_by_default_as_the_dispatcher_would() {
+    let standard = Settings::default().webhooks.dispatch();
+    assert_eq!(format!("{standard:?}"), format!("{:?}", DispatchConfig::default()));
+    let file = "[webhooks]\nretry_schedule_ms = [1, 2000]\nallow_private = [\"127.0.0.0/8\"]\nhttps_only = true";
+    let set = from_file(file).unwrap().webhooks.dispatch();
+    assert_eq!(set.schedule, [Duration::from_millis(1), Duration::from_secs(2)]);
+    let ranges = set.guard.allow.iter().map(ToString::to_string);
+    assert_eq!((ranges.collect::<Vec<_>>(), set.guard.https_only), (vec!["127.0.0.0/8".to_owned()], true));
 }
 
 #[test]

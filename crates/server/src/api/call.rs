@@ -64,6 +64,14 @@ impl Caller {
             _ => Ok(()),
         }
     }
+
+    /// Whether it may see what belongs to all accounts.
+    pub fn check_unbound(&self) -> Result<(), Problem> {
+        match self.bound_to {
+            Some(_) => Err(Problem::new(Code::Forbidden, "this token is for one account alone")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl FromRequestParts<App> for Caller {

@@ -1,22 +1,26 @@
 //! The OpenAPI 3.1 document, made from the handlers' own annotations and from what all operations have in common.
 
-use std::sync::LazyLock;
+use std::{borrow::Cow, sync::LazyLock};
 
 use bytes::Bytes;
 use utoipa::{
     Modify, OpenApi, PartialSchema, ToSchema,
     openapi::{
         Content, Header, Ref, RefOr, Response,
-        path::Operation,
+        path::{Operation, PathItem},
         security::{Http, HttpAuthScheme, SecurityScheme},
     },
 };
 
-use super::{cluster, health, idempotency, limits, policies, problem::ProblemMembers};
+use super::{
+    cluster, health, idempotency, limits, policies,
+    problem::ProblemMembers,
+    webhooks::{self, HttpErrorBody, is_webhooks},
+};
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Onceward", description = "Rate limits that hold, and idempotency keys, on a cluster of equal nodes."),
+    info(title = "Onceward", description = "Rate limits that hold, idempotency keys and webhooks, on a cluster of equal nodes."),
     paths(
         health::livez,
         health::readyz,
@@ -38,8 +42,39 @@ use super::{cluster, health, idempotency, limits, policies, problem::ProblemMemb
         idempotency::list::list_keys,
         idempotency::read::read_key,
         idempotency::delete::delete_key,
+        webhooks::health::health,
+        webhooks::app::list_apps,
+        webhooks::app::create_app,
+        webhooks::app::get_app,
+        webhooks::app::put_app,
+        webhooks::app::patch_app,
+        webhooks::app::delete_app,
+        webhooks::endpoint::list_endpoints,
+        webhooks::endpoint::create_endpoint,
+        webhooks::endpoint::get_endpoint,
+        webhooks::endpoint::put_endpoint,
+        webhooks::endpoint::patch_endpoint,
+        webhooks::endpoint::delete_endpoint,
+        webhooks::secret::get_secret,
+        webhooks::secret::rotate_secret,
+        webhooks::headers::get_headers,
+        webhooks::headers::put_headers,
+        webhooks::headers::patch_headers,
+        webhooks::message::list_messages,
+        webhooks::message::create_message,
+        webhooks::message::get_message,
+        webhooks::delivery::list_deliveries,
+        webhooks::attempt::get_attempt,
+        webhooks::attempt::list_attempts_of_message,
+        webhooks::attempt::list_attempts_of_endpoint,
+        webhooks::event_type::list_event_types,
+        webhooks::event_type::create_event_type,
+        webhooks::event_type::get_event_type,
+        webhooks::event_type::put_event_type,
+        webhooks::event_type::patch_event_type,
+        webhooks::event_type::delete_event_type,
     ),
-    modifiers(&BearerToken, &InCommon, &RateLimitHeaders),
+    modifiers(&BearerToken, &OperationalEndpoints, &InCommon, &RateLimitHeaders),
     security(("token" = []))
 )]
 struct Document;
@@ -54,14 +89,43 @@ impl Modify for BearerToken {
     }
 }
 
+/// The operations on endpoints once more: those of the cluster, whose paths name no application.
+struct OperationalEndpoints;
+
+impl Modify for OperationalEndpoints {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        const OF_APP: &str = "/api/v1/app/{app_id}/endpoint";
+        let paths = &mut document.paths.paths;
+        let of_apps =
+            paths.iter().filter_map(|(path, item)| Some((path.strip_prefix(OF_APP)?.to_owned(), item.clone())));
+        for (rest, mut item) in of_apps.collect::<Vec<_>>() {
+            operations(&mut item).into_iter().flatten().for_each(of_cluster);
+            paths.insert(format!("/api/v1/operational-webhook/endpoint{rest}"), item);
+        }
+    }
+}
+
+fn of_cluster(operation: &mut Operation) {
+    if let Some(id) = &mut operation.operation_id {
+        *id = id.replacen("v1.endpoint.", "v1.operational-webhook.endpoint.", 1);
+    }
+    if let Some(parameters) = &mut operation.parameters {
+        parameters.retain(|parameter| !matches!(parameter, RefOr::T(parameter) if parameter.name == "app_id"));
+    }
+}
+
+fn operations(item: &mut PathItem) -> [Option<&mut Operation>; 5] {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete].map(Option::as_mut)
+}
+
 /// What every operation may answer besides what it says itself.
 struct InCommon;
 
 impl Modify for InCommon {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        for item in document.paths.paths.values_mut() {
-            let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
-            operations.into_iter().flatten().for_each(complete);
+        for (path, item) in &mut document.paths.paths {
+            let errors = if is_webhooks(path) { Errors::OF_WEBHOOKS } else { Errors::PROBLEMS };
+            operations(item).into_iter().flatten().for_each(|operation| complete(operation, errors));
         }
     }
 }
@@ -80,19 +144,31 @@ const WITH_BODY: [(&str, &str); 3] = [
     ("415", "invalid_request: the body is not application/json"),
 ];
 
-fn complete(operation: &mut Operation) {
+/// How errors are written.
+#[derive(Clone, Copy)]
+struct Errors {
+    media: &'static str,
+    schema: fn() -> Cow<'static, str>,
+}
+
+impl Errors {
+    const PROBLEMS: Errors = Errors { media: "application/problem+json", schema: ProblemMembers::name };
+    const OF_WEBHOOKS: Errors = Errors { media: "application/json", schema: HttpErrorBody::name };
+}
+
+fn complete(operation: &mut Operation, errors: Errors) {
     let with_token = if operation.security.is_none() { &WITH_TOKEN[..] } else { &[] };
     let with_body = if operation.request_body.is_some() { &WITH_BODY[..] } else { &[] };
     let responses = &mut operation.responses.responses;
     for (status, description) in with_token.iter().chain(with_body) {
-        responses.entry((*status).to_owned()).or_insert_with(|| problem(description).into());
+        responses.entry((*status).to_owned()).or_insert_with(|| error(description, errors).into());
     }
     for (status, response) in responses {
         let RefOr::T(response) = response else { continue };
         if status.starts_with(['4', '5'])
             && let Some(content) = response.content.shift_remove("application/json")
         {
-            response.content.insert("application/problem+json".to_owned(), content);
+            response.content.insert(errors.media.to_owned(), content);
         }
         describe(response, "X-Request-Id", String::schema(), "the caller's, or a new one");
         if matches!(status.as_str(), "429" | "503") {
@@ -106,9 +182,9 @@ fn complete(operation: &mut Operation) {
     }
 }
 
-fn problem(description: &str) -> Response {
+fn error(description: &str, errors: Errors) -> Response {
     let mut response = Response::new(description);
-    let schema = Ref::from_schema_name(ProblemMembers::name());
+    let schema = Ref::from_schema_name((errors.schema)());
     response.content.insert("application/json".to_owned(), Content::new(Some(schema)).into());
     response
 }

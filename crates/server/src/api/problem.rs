@@ -32,6 +32,8 @@ pub enum Code {
     Indeterminate,
     TooLarge,
     FingerprintMismatch,
+    LimitReached,
+    EventTypeExists,
     RateLimited,
     Unavailable,
     OutcomeUnknown,
@@ -53,6 +55,8 @@ impl Code {
             Code::Indeterminate => "indeterminate",
             Code::TooLarge => "too_large",
             Code::FingerprintMismatch => "fingerprint_mismatch",
+            Code::LimitReached => "limit_reached",
+            Code::EventTypeExists => "event_type_exists",
             Code::RateLimited => "rate_limited",
             Code::Unavailable => "unavailable",
             Code::OutcomeUnknown => "outcome_unknown",
@@ -61,14 +65,17 @@ impl Code {
 
     const fn status(self) -> StatusCode {
         match self {
-            Code::InvalidRequest | Code::CostExceedsBurst => StatusCode::BAD_REQUEST,
+            Code::InvalidRequest | Code::CostExceedsBurst | Code::LimitReached => StatusCode::BAD_REQUEST,
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
             Code::Forbidden => StatusCode::FORBIDDEN,
             Code::NotFound => StatusCode::NOT_FOUND,
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Code::Conflict | Code::InProgress | Code::Fenced | Code::AlreadyCompleted | Code::Indeterminate => {
-                StatusCode::CONFLICT
-            }
+            Code::Conflict
+            | Code::InProgress
+            | Code::Fenced
+            | Code::AlreadyCompleted
+            | Code::Indeterminate
+            | Code::EventTypeExists => StatusCode::CONFLICT,
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::FingerprintMismatch => StatusCode::UNPROCESSABLE_ENTITY,
             Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -78,19 +85,32 @@ impl Code {
     }
 }
 
-/// An error answer.
+/// Where in a request a wrong field is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Place {
+    #[default]
+    Body,
+    Query,
+    Path,
+    Header,
+}
+
+/// An error answer. Every response that is made of one carries it along, for whoever has to write it otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub status: StatusCode,
     pub code: Code,
     pub detail: String,
     pub errors: Vec<FieldError>,
+    /// Of what is wrong with what was sent.
+    pub place: Option<Place>,
     pub retry_after_ms: Option<u64>,
 }
 
 impl Problem {
     pub fn new(code: Code, detail: impl Into<String>) -> Problem {
-        Problem { status: code.status(), code, detail: detail.into(), errors: Vec::new(), retry_after_ms: None }
+        let detail = detail.into();
+        Problem { status: code.status(), code, detail, errors: Vec::new(), place: None, retry_after_ms: None }
     }
 
     pub fn invalid(detail: impl Into<String>) -> Problem {
@@ -121,6 +141,10 @@ impl Problem {
 
     pub fn with_status(self, status: StatusCode) -> Problem {
         Problem { status, ..self }
+    }
+
+    pub fn in_place(self, place: Place) -> Problem {
+        Problem { place: Some(place), ..self }
     }
 
     /// The members that every problem has, to be followed by those of a particular answer.
@@ -192,7 +216,9 @@ pub struct InvalidField<'a> {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        self.respond_with(&self.members())
+        let mut response = self.respond_with(&self.members());
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

@@ -27,13 +27,14 @@ pub enum Right {
     Open,
     /// Reading metrics.
     Metrics,
-    /// Deciding by limits and idempotency keys, and reading what belongs to nobody in particular.
+    /// Deciding by limits and idempotency keys, publishing, and reading what belongs to nobody in particular.
     Use,
     /// Filling buckets, which belong to no account.
     Reset,
     /// Reading policies.
     ReadPolicies,
-    /// Changing what all callers share: policies, nodes. And deciding for them what became of a key.
+    /// Changing what all callers share: policies, event types, operational endpoints, nodes. And deciding for them what
+    /// became of a key.
     Administer,
 }
 

@@ -25,7 +25,7 @@ use super::{
     request_id::{self, REQUEST_ID, TRACEPARENT},
 };
 use crate::{
-    api::{App, Operations, call::Context, idempotency::begin::REPLAYED, problem::Problem},
+    api::{App, Operations, call::Context, idempotency::begin::REPLAYED, problem::Problem, webhooks},
     bounds::{DEADLINE_MS_MAX, TARGET_BYTES_MAX},
 };
 
@@ -68,7 +68,11 @@ impl Edge {
             deadline: OnceLock::new(),
         });
 
+        let is_webhooks = webhooks::is_webhooks(request.uri().path());
         let mut response = self.route(request, &context).instrument(span.clone()).await;
+        if is_webhooks {
+            response = webhooks::rewrite(response);
+        }
 
         let (status, micros) = (response.status().as_u16(), started.elapsed().as_micros() as u64);
         debug!(parent: &span, status, micros, "answered");

@@ -4,7 +4,11 @@ use std::{collections::BTreeSet, fmt, fs, path::PathBuf};
 
 use onceward_core::{cluster::CLUSTER_SIZES, idempotency::Account};
 
-use super::{PeerSecurity, Role, Secret, Settings, TokenSettings, schema::Fault};
+use super::{
+    PeerSecurity, Role, Secret, Settings, TokenSettings,
+    schema::Fault,
+    webhooks::{RETRIES_MAX, RETRY_PAUSE_MS_MAX},
+};
 
 /// Shorter tokens can be guessed.
 const TOKEN_BYTES_MIN: usize = 8;
@@ -43,6 +47,7 @@ pub(super) fn check(settings: &mut Settings, faults: &mut Vec<Fault>) {
     check_peers(settings, faults);
     check_tokens(settings, faults);
     check_raft(settings, faults);
+    check_webhooks(settings, faults);
 }
 
 fn check_nodes(settings: &Settings, faults: &mut Vec<Fault>) {
@@ -199,5 +204,22 @@ fn check_raft(settings: &Settings, faults: &mut Vec<Fault>) {
             "raft.election_max_ms {} must be greater than raft.election_min_ms {}",
             raft.election_max_ms, raft.election_min_ms
         )));
+    }
+}
+
+fn check_webhooks(settings: &Settings, faults: &mut Vec<Fault>) {
+    let schedule = &settings.webhooks.retry_schedule_ms.0;
+    if schedule.len() > RETRIES_MAX {
+        faults.push(Fault(format!(
+            "webhooks.retry_schedule_ms must be at most {RETRIES_MAX} pauses, not {}",
+            schedule.len()
+        )));
+    }
+    for (at, pause_ms) in schedule.iter().enumerate() {
+        if !(1..=RETRY_PAUSE_MS_MAX).contains(pause_ms) {
+            faults.push(Fault(format!(
+                "webhooks.retry_schedule_ms[{at}] must be from 1 to {RETRY_PAUSE_MS_MAX}, not {pause_ms}"
+            )));
+        }
     }
 }

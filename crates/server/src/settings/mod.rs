@@ -6,6 +6,7 @@
 mod check;
 mod load;
 mod schema;
+mod webhooks;
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -15,6 +16,7 @@ pub use schema::{Declared, Secret, Setting};
 
 use onceward_core::cluster::{DATA_SHARDS_DEFAULT, DATA_SHARDS_MAX};
 use schema::{choice, section};
+pub use webhooks::WebhookSettings;
 
 section! {
     /// Everything that can be set.
@@ -24,6 +26,7 @@ section! {
         peers: PeerSettings = PeerSettings::default();
         cluster: ClusterSettings = ClusterSettings::default();
         auth: AuthSettings = AuthSettings::default();
+        webhooks: WebhookSettings = WebhookSettings::default();
         raft: RaftSettings = RaftSettings::default();
         storage: StorageSettings = StorageSettings::default();
         log: LogSettings = LogSettings::default();
@@ -44,8 +47,8 @@ section! {
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 4001));
         tls: TlsSettings = TlsSettings::default();
         /// A larger body is answered 413. The default takes the largest response that `complete` stores, each byte of it
-        /// written as a six-byte escape; less than 1.7 MB does not.
-        max_body_bytes: u32 = 1 << 21, in 16_384..=1 << 22;
+        /// written as a six-byte escape, with the largest messages; less than 2.5 MB does not.
+        max_body_bytes: u32 = 5 << 19, in 16_384..=1 << 22;
         /// Bodies and answers of more than 64 KiB that are in memory at once, in bytes over all connections; one more is
         /// answered 503. Answers may wait for room, at most half as much again.
         max_buffered_bytes: u32 = 64 << 20, in 1 << 22..=1 << 30;

@@ -158,6 +158,29 @@ impl<T: Setting> Setting for Vec<T> {
     }
 }
 
+/// A setting that is a list of values, where `Vec` is an array of tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List<T>(pub Vec<T>);
+
+impl<T: Setting> Setting for List<T> {
+    fn read(value: Value, path: &str, faults: &mut Vec<Fault>) -> Option<Self> {
+        let Value::Array(elements) = value else {
+            faults.push(Fault(format!("{path} must be a list ([…])")));
+            return None;
+        };
+        let read = elements.into_iter().enumerate().map(|(at, value)| T::read(value, &format!("{path}[{at}]"), faults));
+        read.collect::<Vec<_>>().into_iter().collect::<Option<Vec<T>>>().map(List)
+    }
+
+    fn show(&self) -> Option<Value> {
+        Some(Value::Array(self.0.iter().filter_map(T::show).collect()))
+    }
+
+    fn declare(path: &str, declared: &mut Vec<Declared>) {
+        declared.push(Declared { name: path.to_owned(), notation: Notation::Toml });
+    }
+}
+
 /// Declares a setting of a few named values.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod shards;
+
 use std::{
     net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex},
@@ -22,18 +24,21 @@ use onceward_core::{
         Decision, ItemResult, Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply,
     },
     system::{NodeRecord, NodeReply, ReplaceState},
+    webhooks::{AppView, Page, PageIn, RecordOutcomes, WebhookAnswer, WebhookQuery, WebhookReply},
 };
+use onceward_dispatch::Guard;
 use onceward_server::{
-    api::App,
+    api::{App, webhooks::UrlGuard},
     http::Edge,
     service::{Served, Service},
     settings::Settings,
 };
 use onceward_shard::{
     BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, NodeStats, NodeStatus,
-    PolicyWrite, Readiness, ServiceError, ShardStatus, StateHashStatus,
+    PolicyWrite, Readiness, ServiceError, ShardStatus, StateHashStatus, WebhookCall,
 };
 use serde_json::Value;
+use shards::Shards;
 use tokio::time::Instant;
 
 pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -48,7 +53,10 @@ pub struct Script {
     pub waits: bool,
     pub complete: Result<CompleteReply, ServiceError>,
     /// What was completed last.
-    pub stored: Option<Stored>,
+    pub completed: Option<CompleteCommand>,
+    /// What calls of webhooks come to instead of what the shards say.
+    pub webhooks: Result<(), ServiceError>,
+    pub shards: Shards,
     pub abandon: Result<AbandonReply, ServiceError>,
     pub extend: Result<ExtendReply, ServiceError>,
     pub record: Result<Option<RecordView>, ServiceError>,
@@ -72,8 +80,29 @@ impl Fake {
         change(&mut self.0.lock().unwrap());
     }
 
+    pub fn completed(&self) -> Option<CompleteCommand> {
+        self.0.lock().unwrap().completed.take()
+    }
+
     pub fn stored(&self) -> Option<Stored> {
-        self.0.lock().unwrap().stored.take()
+        self.completed().map(|command| command.response)
+    }
+
+    /// Lets outcomes of deliveries come in.
+    pub fn record(&self, outcomes: RecordOutcomes) {
+        self.0.lock().unwrap().shards.record(outcomes);
+    }
+
+    fn webhooks<T: Send + 'static>(
+        &self,
+        what: String,
+        deadline: Instant,
+        answer: impl FnOnce(&mut Shards) -> T,
+    ) -> Served<'_, T> {
+        let mut script = self.0.lock().unwrap();
+        script.asked.push(what);
+        script.patience_ms = deadline.saturating_duration_since(Instant::now()).as_millis() as u64;
+        Box::pin(ready(script.webhooks.clone().map(|()| answer(&mut script.shards))))
     }
 
     pub fn asked(&self) -> Vec<String> {
@@ -132,9 +161,9 @@ impl Service for Fake {
     }
 
     fn complete(&self, command: CompleteCommand, deadline: Instant) -> Served<'_, CompleteReply> {
-        let CompleteCommand { account, key, token, response, .. } = command;
+        let CompleteCommand { account, key, token, .. } = &command;
         let what = format!("complete {:?} {:?} {token}", account.as_str(), key.as_str());
-        self.0.lock().unwrap().stored = Some(response);
+        self.0.lock().unwrap().completed = Some(command);
         self.call(what, deadline, |script| script.complete.clone())
     }
 
@@ -172,6 +201,18 @@ impl Service for Fake {
         let DeleteRecordCommand { account, key } = command;
         let what = format!("delete {:?} {:?}", account.as_str(), key.as_str());
         self.call(what, deadline, |script| script.delete_record.clone())
+    }
+
+    fn webhook(&self, call: WebhookCall, deadline: Instant) -> Served<'_, WebhookReply> {
+        self.webhooks(format!("{:?}", call.action), deadline, |shards| shards.call(call))
+    }
+
+    fn webhook_query(&self, query: WebhookQuery, deadline: Instant) -> Served<'_, WebhookAnswer> {
+        self.webhooks(format!("{query:?}"), deadline, |shards| shards.query(query))
+    }
+
+    fn apps(&self, page: PageIn, deadline: Instant) -> Served<'_, Page<AppView>> {
+        self.webhooks(format!("apps {page:?}"), deadline, |shards| shards.apps(page))
     }
 
     fn put_policy(&self, name: PolicyName, spec: PolicySpec, deadline: Instant) -> Served<'_, PolicyWrite> {
@@ -319,8 +360,14 @@ pub fn api_with(settings: &Settings) -> Api {
         reset: Ok(ResetReply::Done),
         begin: Ok(BeginAnswer::Started { token: 4711, lease: lease() }),
         waits: false,
-        complete: Ok(CompleteReply::Completed { completed_wall_ms: WALL_MS, expires_wall_ms: WALL_MS + 86_400_000 }),
-        stored: None,
+        complete: Ok(CompleteReply::Completed {
+            completed_wall_ms: WALL_MS,
+            expires_wall_ms: WALL_MS + 86_400_000,
+            messages: Vec::new(),
+        }),
+        completed: None,
+        webhooks: Ok(()),
+        shards: Shards::default(),
         abandon: Ok(AbandonReply::Abandoned),
         extend: Ok(ExtendReply::Extended(lease())),
         record: Ok(None),
@@ -335,8 +382,18 @@ pub fn api_with(settings: &Settings) -> Api {
         asked: Vec::new(),
         patience_ms: 0,
     })));
-    let app = App::new(settings, Arc::new(fake.clone()));
+    let guard = Guard { allow: settings.webhooks.allow_private.0.clone(), https_only: settings.webhooks.https_only };
+    let app = App::new(settings, Arc::new(fake.clone()), Arc::new(WithoutNames(guard)));
     Api { edge: Edge::new(app), fake }
+}
+
+/// Judges URLs without resolving names.
+struct WithoutNames(Guard);
+
+impl UrlGuard for WithoutNames {
+    fn vet<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(ready(self.0.check_url(url).map(drop).map_err(|error| error.to_string())))
+    }
 }
 
 /// An answer, read whole.

@@ -9,7 +9,6 @@ pub mod begin;
 pub mod complete;
 pub mod delete;
 pub mod extend;
-mod instant;
 pub mod list;
 pub mod read;
 mod response;
@@ -23,10 +22,10 @@ use utoipa::ToSchema;
 
 use crate::api::{
     call::Caller,
+    instant::Instant,
     json::{Field, Judge},
     problem::{Code, Problem},
 };
-pub use instant::Instant;
 
 /// The account of a body. A token that is not for it is refused at once, whatever else is wrong.
 fn account(judge: &mut Judge, caller: &Caller, field: Field<String>) -> Result<Option<Account>, Problem> {
