@@ -79,6 +79,7 @@ impl Node {
     }
 
     async fn send(&self, Delivery { endpoint, item }: Delivery, Found { target, delivery }: Found) -> Outcome {
+        let _weight = self.permits.weigh(delivery.payload.len());
         let started_wall_ms = self.clock.wall_ms();
         let timestamp_s = started_wall_ms / 1_000;
         let message_id = item.message.to_string();

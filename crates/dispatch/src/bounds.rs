@@ -51,6 +51,9 @@ pub const LANE_PAUSE: Duration = Duration::from_secs(1);
 /// Endpoints whose pending deliveries are found in one go, before others get their turn.
 pub const LOAD_PAGE: usize = 256;
 
+/// Payloads of the attempts in flight: room for as many of usual size as there are attempts, and a bound on what large ones
+/// take. The last to start may go beyond it.
+pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 /// Bytes of the outcomes of one command, so that an entry has room for others beside it.
 pub const OUTCOME_BYTES_MAX: usize = 512 << 10;
 /// Outcomes of a shard that wait to be recorded, before no further attempt is started.

@@ -320,9 +320,13 @@ impl Dispatcher {
     fn take_turn(&mut self, endpoint: EndpointKey) -> Result<Option<Delivery>, RowsError> {
         self.refresh(endpoint)?;
         let now = Instant::now();
-        let free = self.node.permits.free();
+        let permits = &self.node.permits;
         let Some(lane) = self.lanes.get(endpoint) else { return Ok(None) };
-        if !lane.may_start(free) || !lane.has_ahead() {
+        if !lane.may_start(permits.free()) || !lane.has_ahead() {
+            return Ok(None);
+        }
+        if !permits.has_room_for_payload(lane.standing()) {
+            lane.pause(now + AGAIN);
             return Ok(None);
         }
         if let Err(wait) = throttle(&mut self.apps, lane, endpoint.app, self.leads_since, now) {

@@ -1,9 +1,14 @@
 //! Permits: how many attempts the node has in flight, over all of its shards, and how many of them to endpoints that
 //! aren't known to answer.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::bounds::PAYLOAD_BYTES_MAX;
 
 /// What is known of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +26,12 @@ impl Standing {
 
 /// Failing endpoints have half of the permits at most, those that nobody knows a quarter more: so that each kind finds
 /// some that the worse ones can't have.
-///
-/// In this order: what failing ones may have, what unproven ones may have, what all may have.
-pub(crate) struct Permits([Arc<Semaphore>; 3]);
+pub(crate) struct Permits {
+    /// In this order: what failing ones may have, what unproven ones may have, what all may have.
+    semaphores: [Arc<Semaphore>; 3],
+    /// Of the payloads in flight.
+    payload_bytes: AtomicUsize,
+}
 
 /// The right to one attempt, given back when it is dropped.
 #[derive(Debug)]
@@ -34,11 +42,12 @@ pub(crate) struct Permit {
 impl Permits {
     pub(crate) fn new(in_flight_max: usize) -> Permits {
         let all = in_flight_max.clamp(4, Semaphore::MAX_PERMITS);
-        Permits([all / 2, all - all / 4, all].map(|permits| Arc::new(Semaphore::new(permits))))
+        let semaphores = [all / 2, all - all / 4, all].map(|permits| Arc::new(Semaphore::new(permits)));
+        Permits { semaphores, payload_bytes: AtomicUsize::new(0) }
     }
 
     pub(crate) fn free(&self) -> usize {
-        self.0[2].available_permits()
+        self.semaphores[2].available_permits()
     }
 
     pub(crate) fn try_take(&self, standing: Standing) -> Option<Permit> {
@@ -57,12 +66,39 @@ impl Permits {
         Permit { _parts: parts }
     }
 
+    /// Whether the payloads in flight leave room for another, by the same parts as permits do.
+    pub(crate) fn has_room_for_payload(&self, standing: Standing) -> bool {
+        let max = match standing {
+            Standing::Proven => PAYLOAD_BYTES_MAX,
+            Standing::Unknown => PAYLOAD_BYTES_MAX - PAYLOAD_BYTES_MAX / 4,
+            Standing::Failing => PAYLOAD_BYTES_MAX / 2,
+        };
+        self.payload_bytes.load(Relaxed) < max
+    }
+
+    /// A payload is in flight until this is dropped.
+    pub(crate) fn weigh(&self, bytes: usize) -> Weight<'_> {
+        self.payload_bytes.fetch_add(bytes, Relaxed);
+        Weight { permits: self, bytes }
+    }
+
     fn needed(&self, standing: Standing) -> &[Arc<Semaphore>] {
         match standing {
-            Standing::Proven => &self.0[2..],
-            Standing::Unknown => &self.0[1..],
-            Standing::Failing => &self.0[..],
+            Standing::Proven => &self.semaphores[2..],
+            Standing::Unknown => &self.semaphores[1..],
+            Standing::Failing => &self.semaphores[..],
         }
+    }
+}
+
+pub(crate) struct Weight<'p> {
+    permits: &'p Permits,
+    bytes: usize,
+}
+
+impl Drop for Weight<'_> {
+    fn drop(&mut self) {
+        self.permits.payload_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -82,5 +118,17 @@ mod tests {
         assert!(permits.try_take(Standing::Failing).is_none() && permits.try_take(Standing::Unknown).is_none());
         drop(failing);
         assert_eq!(all_of(Standing::Unknown).len(), 4);
+    }
+
+    #[test]
+    fn large_payloads_to_failing_endpoints_leave_room_for_others() {
+        let permits = Permits::new(8);
+        let room = || Standing::ALL.map(|standing| permits.has_room_for_payload(standing));
+        let half = permits.weigh(PAYLOAD_BYTES_MAX / 2);
+        assert_eq!(room(), [true, true, false]);
+        let rest = permits.weigh(PAYLOAD_BYTES_MAX / 2);
+        assert_eq!(room(), [false; 3]);
+        drop((half, rest));
+        assert_eq!(room(), [true; 3]);
     }
 }
