@@ -66,6 +66,8 @@ pub const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 pub const RECORD_AGAIN_MIN: Duration = Duration::from_millis(20);
 pub const RECORD_AGAIN_MAX: Duration = Duration::from_secs(1);
 
+/// How long a new leader may take to learn that its rows are up to date, before it asks again.
+pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a leader that couldn't read its shard, or its clock, tries again.
 pub const AGAIN: Duration = Duration::from_millis(100);
 /// How long attempts that run may take to end when the node stops.

@@ -16,13 +16,13 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::{
     sync::{Notify, oneshot, watch},
     task::AbortHandle,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, info};
 
 use crate::{
     attempt::{Delivery, Ended, Node},
-    bounds::{AGAIN, LANE_IDLE, LANE_PAUSE, LOAD_PAGE},
+    bounds::{AGAIN, CATCH_UP_TIMEOUT, LANE_IDLE, LANE_PAUSE, LOAD_PAGE},
     feed::{Feed, Touched, read},
     lane::{Lane, Rates},
     lanes::Lanes,
@@ -208,7 +208,7 @@ impl Dispatcher {
         let (feed, myself) = (self.feed.clone(), myself.clone());
         tokio::spawn(async move {
             sleep(delay).await;
-            let covered = feed.catch_up().await;
+            let covered = timeout(CATCH_UP_TIMEOUT, feed.catch_up()).await.unwrap_or(false);
             let _ = myself.cast(Message::CaughtUp { term, covered });
         });
     }

@@ -42,7 +42,8 @@ pub(crate) struct Lane {
     streak: u32,
     /// Attempts in flight that it may have by what it has shown so far.
     window: usize,
-    /// Everything up to here is recorded, and nothing comes in before it.
+    /// Everything up to here is recorded, and nothing comes in before it: what a command files is due at its stamp or
+    /// later. Without it, each read would pass over what was deleted since the store last cleaned up.
     floor: Option<DueItem>,
     recorded: Option<DueItem>,
     pub rates: Rates,
