@@ -8,12 +8,14 @@
 //! - [`http`]: connections, and what all requests have in common
 //! - [`api`]: the operations, their bodies and errors
 //! - [`auth`]: tokens and rights
-//! - [`service`], [`node`]: the boundary to the node, and the node behind it
+//! - [`service`], [`node`], [`dispatch`]: the boundary to the node, the node behind it, and the deliveries of its shards
 
 pub mod api;
 pub mod auth;
 pub mod bounds;
 pub mod cli;
+pub mod dispatch;
+mod dispatch_metrics;
 pub mod http;
 pub mod logging;
 pub mod metrics;

@@ -1,6 +1,6 @@
 //! Metrics in Prometheus' text format, named `onceward_*`: what the API answered, and the node's own counters.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::OnceLock, time::Duration};
 
 use axum::http::StatusCode;
 use onceward_shard::{CheckAnswer, NodeStats};
@@ -15,7 +15,8 @@ use prometheus_client::{
 
 use crate::{
     api::{Operation, limits::check::degraded_name},
-    node_metrics,
+    dispatch::Deliveries,
+    dispatch_metrics, node_metrics,
 };
 
 /// Requests that reached no operation have this path and method.
@@ -75,6 +76,8 @@ pub struct Metrics {
     pub refused_in_flight: Counter,
     pub refused_bodies: Counter,
     pub refused_connections: Counter,
+    /// Those of the node behind the API.
+    pub deliveries: OnceLock<Deliveries>,
 }
 
 impl Default for Metrics {
@@ -129,6 +132,7 @@ impl Default for Metrics {
             refused_in_flight,
             refused_bodies,
             refused_connections,
+            deliveries: OnceLock::new(),
         }
     }
 }
@@ -163,9 +167,11 @@ impl Metrics {
 
     /// Everything, as text.
     pub fn render(&self, node: &NodeStats) -> String {
+        let dispatch = self.deliveries.get().map(Deliveries::stats).unwrap_or_default();
         let mut text = String::with_capacity(16 * 1024);
         let written = encode_registry(&mut text, &self.registry)
             .and_then(|()| encode_registry(&mut text, &node_metrics::registry(node)))
+            .and_then(|()| encode_registry(&mut text, &dispatch_metrics::registry(&dispatch)))
             .and_then(|()| encode_eof(&mut text));
         written.expect("a string takes all that is written");
         text

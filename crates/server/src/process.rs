@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     api::App,
+    dispatch::Deliveries,
     http::{Edge, Listener},
     node,
     settings::{self, Settings, Sources},
@@ -51,11 +52,11 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
     raise_descriptor_limit();
     let listener = Listener::bind(&settings.http).await.map_err(at_start)?;
     let (fatal, mut died) = mpsc::unbounded_channel();
-    let on_fatal = Arc::new(move |what| {
+    let on_fatal: Arc<dyn Fn(String) + Send + Sync> = Arc::new(move |what| {
         // Nobody listens any more only when the process is already ending.
         let _ = fatal.send(what);
     });
-    let config = node::config(&settings, on_fatal).map_err(Failure::Start)?;
+    let config = node::config(&settings, on_fatal.clone()).map_err(Failure::Start)?;
     let starting = Node::start(config);
     let node = tokio::select! {
         node = starting => node.map_err(at_start)?,
@@ -67,6 +68,9 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
     let resolver = Box::new(SystemResolver);
     let sender = Sender::new(dispatch.guard, dispatch.timeout, &dispatch.authorities, resolver, Arc::new(SystemClock));
     let app = App::new(&settings, Arc::new(node.clone()), Arc::new(sender.map_err(at_start)?));
+    let deliveries = Deliveries::begin(node.clone(), settings.webhooks.dispatch(), on_fatal);
+    // Nobody else sets it.
+    let _ = app.metrics.deliveries.set(deliveries.clone());
     let address = listener.address().map_err(at_start)?;
     let stop = CancellationToken::new();
     let serving = tokio::spawn(listener.serve(Edge::new(app.clone()), stop.clone()));
@@ -83,14 +87,14 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
         }
     }
     tokio::select! {
-        () = end(&app, &node, stop, serving) => Ok(()),
+        () = end(&app, &node, &deliveries, stop, serving) => Ok(()),
         Some(what) = died.recv() => Err(Failure::Fatal(what)),
         () = stop_signals.next() => Err(Failure::Fatal("told to stop twice: ending without an orderly stop".to_owned())),
     }
 }
 
-/// Turns load balancers away, answers what is in flight, hands leaderships over.
-async fn end(app: &App, node: &Node, stop: CancellationToken, serving: JoinHandle<()>) {
+/// Turns load balancers away, answers and delivers what is in flight, hands leaderships over.
+async fn end(app: &App, node: &Node, deliveries: &Deliveries, stop: CancellationToken, serving: JoinHandle<()>) {
     info!("stopping");
     app.stopping.cancel();
     node.stop_waiting();
@@ -99,6 +103,7 @@ async fn end(app: &App, node: &Node, stop: CancellationToken, serving: JoinHandl
     if let Err(error) = serving.await {
         error!(%error, "the listener ended badly");
     }
+    deliveries.stop().await;
     node.stop().await;
 }
 
