@@ -85,6 +85,9 @@ pub(crate) struct Dispatcher {
     /// Touched endpoints were taken note of: more may come.
     heard: Arc<Notify>,
     watches: Vec<AbortHandle>,
+    /// Nothing more is started.
+    stopping: bool,
+    /// Who waits for everything to have ended and to be recorded.
     stopped: Option<oneshot::Sender<()>>,
 }
 
@@ -130,6 +133,7 @@ impl Actor for DispatcherActor {
             timer: None,
             heard,
             watches,
+            stopping: false,
             stopped: None,
         })
     }
@@ -154,7 +158,7 @@ impl Actor for DispatcherActor {
             }
             Message::Ended(delivery, ended) => state.ended(delivery, ended),
             Message::Recorded { applied } => state.recorded(applied),
-            Message::Stop(stopped) => state.stopped = Some(stopped),
+            Message::Stop(stopped) => (state.stopping, state.stopped) = (true, Some(stopped)),
         }
         state.start_attempts(&myself)?;
         state.report(&myself);
@@ -284,7 +288,7 @@ impl Dispatcher {
     /// Gives turns for as long as there is something to start and a permit for it.
     fn start_attempts(&mut self, myself: &ActorRef<Message>) -> Result<(), RowsError> {
         for standing in Standing::ALL {
-            while self.leads() && self.stopped.is_none() && !self.unrecorded.is_full() {
+            while self.leads() && !self.stopping && !self.unrecorded.is_full() {
                 if !self.lanes.is_anyone_waiting(standing) {
                     break;
                 }

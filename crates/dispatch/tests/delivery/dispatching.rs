@@ -10,7 +10,8 @@ use onceward_dispatch::{DispatchConfig, sign};
 use tokio::time::{Instant, sleep};
 
 use crate::kit::{
-    Answer, Counting, Fault, Received, Receiver, Shard, acme, config, dispatch, dispatch_with, ok, secret, until,
+    Answer, Counting, Fault, Received, Receiver, Shard, acme, config, dispatch, dispatch_over, dispatch_with, ok,
+    secret, until,
 };
 
 /// What a receiver checks, with the keys of the secrets that it knows.
@@ -259,6 +260,24 @@ async fn a_stop_waits_for_what_runs_and_records_it() {
     dispatch.stop().await;
     assert!(began.elapsed() < Duration::from_secs(2));
     assert_eq!(shard.pending(), 0);
+}
+
+#[tokio::test]
+async fn a_shard_whose_work_has_ended_starts_nothing_while_another_still_ends_its_own() {
+    let Answer::Bytes(bytes) = ok(200) else { unreachable!() };
+    let slow = Receiver::always(Answer::Late(bytes, Duration::from_millis(300))).await;
+    let quick = Receiver::always(ok(200)).await;
+    let (busy, idle) = (Shard::leading(), Shard::leading());
+    busy.endpoint(&slow.url());
+    idle.endpoint(&quick.url());
+    let dispatch = dispatch_over(vec![busy.clone(), idle.clone()], config(), Arc::<Counting>::default()).await;
+    busy.publish(&slow.url(), "{}");
+    until("it is on its way", || slow.received().len() == 1).await;
+    tokio::join!(dispatch.stop(), async {
+        sleep(Duration::from_millis(100)).await;
+        idle.publish(&quick.url(), "{}");
+    });
+    assert_eq!((busy.pending(), idle.pending(), quick.received().len()), (0, 1, 0));
 }
 
 #[tokio::test]

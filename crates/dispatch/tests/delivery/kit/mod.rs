@@ -17,7 +17,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use onceward_core::seams::{Clock, Entropy};
-use onceward_dispatch::{Dispatch, DispatchConfig, Guard, Resolve, Sender};
+use onceward_dispatch::{Dispatch, DispatchConfig, Feed, Guard, Resolve, Sender};
 use parking_lot::Mutex;
 pub use receiver::{Answer, Received, Receiver, ok};
 pub use shard::{Fault, Shard, acme, secret};
@@ -103,8 +103,12 @@ pub async fn dispatch(shard: &Arc<Shard>, config: DispatchConfig) -> Dispatch {
 }
 
 pub async fn dispatch_with(shard: &Arc<Shard>, config: DispatchConfig, entropy: Arc<Counting>) -> Dispatch {
-    let resolver = Box::new(Told::default());
-    Dispatch::start(config, vec![shard.clone()], resolver, Arc::new(SystemClock), entropy).await.unwrap()
+    dispatch_over(vec![shard.clone()], config, entropy).await
+}
+
+pub async fn dispatch_over(shards: Vec<Arc<Shard>>, config: DispatchConfig, entropy: Arc<Counting>) -> Dispatch {
+    let feeds = shards.into_iter().map(|shard| shard as Arc<dyn Feed>).collect();
+    Dispatch::start(config, feeds, Box::new(Told::default()), Arc::new(SystemClock), entropy).await.unwrap()
 }
 
 /// Waits until `done` is true, ten seconds at most.
