@@ -1,7 +1,7 @@
 //! Secrets that an endpoint's deliveries are signed with: read by their owner, and rotated. They go out here and nowhere
 //! else.
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, extract::State};
 use base64::{
     Engine, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose::STANDARD},
@@ -27,7 +27,7 @@ use crate::api::{
     App,
     call::Deadline,
     json::{Field, Judge, object, read_tolerantly},
-    problem::Problem,
+    problem::{Code, Problem},
 };
 
 /// What a secret of this kind begins with (<https://www.standardwebhooks.com>).
@@ -114,7 +114,11 @@ pub async fn get_secret(
     At(endpoint): At<EndpointRef>,
     Deadline(deadline): Deadline,
 ) -> Result<Json<SecretOut>, Problem> {
-    match ask(&app, WebhookQuery::Secret { app: owner, endpoint }, deadline).await? {
+    told(ask(&app, WebhookQuery::Secret { app: owner, endpoint }, deadline).await?)
+}
+
+fn told(answer: WebhookAnswer) -> Result<Json<SecretOut>, Problem> {
+    match answer {
         WebhookAnswer::Secret(secret) => {
             Ok(Json(SecretOut { key: format!("{PREFIX}{}", STANDARD.encode(secret.reveal())) }))
         }
@@ -132,7 +136,7 @@ pub async fn get_secret(
         ("idempotency-key" = Option<String>, Header, description = "1 to 255 bytes; repeated, the call answers alike")
     ),
     responses(
-        (status = 204, description = "rotated"),
+        (status = 200, description = "rotated: the newest secret", body = SecretOut),
         (status = 400, description = "limit_reached: too many former secrets are still good", body = HttpErrorBody),
         (status = 404, description = "no such application or endpoint", body = HttpErrorBody),
         (status = 422, description = "invalid_request, fingerprint_mismatch", body = ValidationErrorBody),
@@ -146,11 +150,14 @@ pub async fn rotate_secret(
     At(endpoint): At<EndpointRef>,
     Deadline(deadline): Deadline,
     call: Call,
-) -> Result<StatusCode, Problem> {
+) -> Result<Json<SecretOut>, Problem> {
     let (secret, grace_s) = parse(&call.body)?;
     let request = call.request(owner.scope());
     let secret = secret.unwrap_or_else(draw);
+    let newest = WebhookQuery::Secret { app: owner.0.clone(), endpoint: endpoint.clone() };
     let rotate = RotateSecret { app: owner.0, endpoint, secret, grace_us: grace_s * 1_000_000 };
     change(&app, Action::RotateSecret(rotate), request, deadline).await?;
-    Ok(StatusCode::NO_CONTENT)
+    // Read, as a repeated call did not set what it drew. That it can't be read does not say that nothing was done.
+    let read = ask(&app, newest, deadline).await;
+    told(read.map_err(|_| Problem::new(Code::OutcomeUnknown, "it is rotated, and could not be read; read it again"))?)
 }
