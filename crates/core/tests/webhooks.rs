@@ -1250,7 +1250,8 @@ fn attempts_are_listed_by_message_and_by_endpoint_with_their_filters() {
     let by_endpoint: Vec<_> = [&[first], &others[..]].concat();
     assert_pages(&by_endpoint, of_endpoint(all()));
     assert_pages(&others, of_endpoint(AttemptFilter { message: of_type("other"), ..all() }));
-    assert_pages(&others, of_endpoint(AttemptFilter { status: Some(AttemptStatus::Failed), ..all() }));
+    assert_pages(&[first], of_endpoint(AttemptFilter { status: Some(AttemptStatus::Retrying), ..all() }));
+    assert_pages(&by_endpoint, of_endpoint(AttemptFilter { status: Some(AttemptStatus::Failed), ..all() }));
     let tag = MessageFilter { tag: Some("eu".to_owned()), ..MessageFilter::default() };
     assert_pages(&[first], of_endpoint(AttemptFilter { message: tag, ..all() }));
     let before = MessageFilter { before_wall_ms: Some(1_700_000_000_000), ..MessageFilter::default() };

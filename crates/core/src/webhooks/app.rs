@@ -11,6 +11,7 @@ use super::{
     dispatch::EndpointKey,
     id::AppId,
     names::{AppRef, Name},
+    removable,
     rows::AppRow,
 };
 use crate::{codec::keys, rows::RowsError};
@@ -29,9 +30,11 @@ pub struct AppSpec {
 pub struct AppPatch {
     pub name: Option<String>,
     /// `Some(None)` removes it.
+    #[serde(with = "removable")]
     pub rate_limit: Option<Option<u32>>,
     pub metadata: Option<BTreeMap<String, String>>,
     /// Only the one that it has is accepted.
+    #[serde(with = "removable")]
     pub uid: Option<Option<Name>>,
 }
 

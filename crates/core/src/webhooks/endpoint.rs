@@ -11,7 +11,7 @@ use super::{
     dispatch::EndpointKey,
     id::{AppId, EndpointId},
     names::{AppRef, EndpointRef, Name},
-    operational,
+    operational, removable,
     rows::{EndpointRow, EndpointState, FormerSecret},
     secret::Secret,
 };
@@ -44,12 +44,16 @@ impl EndpointSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointPatch {
     /// Unlike an application's, an endpoint's uid may change.
+    #[serde(with = "removable")]
     pub uid: Option<Option<Name>>,
     pub url: Option<String>,
     pub description: Option<String>,
+    #[serde(with = "removable")]
     pub rate_limit: Option<Option<u32>>,
     pub disabled: Option<bool>,
+    #[serde(with = "removable")]
     pub event_types: Option<Option<BTreeSet<Name>>>,
+    #[serde(with = "removable")]
     pub channels: Option<Option<BTreeSet<String>>>,
     pub metadata: Option<BTreeMap<String, String>>,
 }

@@ -7,6 +7,7 @@ use super::{
     command::{Done, Refusal, Stamp, WebhookReply},
     desk::Desk,
     names::Name,
+    removable,
     rows::EventTypeRow,
 };
 use crate::{
@@ -30,8 +31,11 @@ pub struct EventTypePatch {
     pub description: Option<String>,
     pub archived: Option<bool>,
     pub deprecated: Option<bool>,
+    #[serde(with = "removable")]
     pub feature_flag: Option<Option<Name>>,
+    #[serde(with = "removable")]
     pub group_name: Option<Option<Name>>,
+    #[serde(with = "removable")]
     pub schemas: Option<Option<String>>,
 }
 

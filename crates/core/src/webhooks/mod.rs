@@ -19,6 +19,7 @@ mod operational;
 mod outcome;
 mod query;
 mod read;
+mod removable;
 mod rows;
 mod secret;
 mod subscribers;

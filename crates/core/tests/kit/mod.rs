@@ -5,18 +5,22 @@
 pub mod idempotency;
 pub mod webhooks;
 
-use std::{collections::BTreeMap, ops::RangeInclusive};
+use std::{collections::BTreeMap, fmt::Debug, ops::RangeInclusive};
 
 use bytes::Bytes;
 use onceward_core::{
     cluster::ShardId,
-    codec::keys::{self, Kind},
+    codec::{
+        self,
+        keys::{self, Kind},
+    },
     command::{Command, EntryBatch, Reply},
     limits::*,
     machine::Machine,
     rows::{ReadRows, Row, Rows, RowsError, Table},
     time::ShardTime,
 };
+use serde::{Serialize, de::DeserializeOwned};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryRows {
@@ -120,9 +124,10 @@ impl Shard {
 
     /// Several commands in one entry.
     pub fn apply_all(&mut self, commands: Vec<Command>) -> Vec<Reply> {
-        let batch = EntryBatch { stamp: ShardTime(self.now), commands };
+        let batch = as_others_read_it(EntryBatch { stamp: ShardTime(self.now), commands });
         let replies = self.machine.apply(&mut self.rows, &batch).expect("memory rows are sound");
         assert_eq!(replies.len(), batch.commands.len());
+        let replies = as_others_read_it(replies);
         self.assert_rows_are_filed();
         self.assert_what_is_pending_is_due();
         replies
@@ -243,6 +248,13 @@ impl Shard {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// What goes through the log or over the wire is there what it was here.
+pub fn as_others_read_it<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) -> T {
+    let read: T = codec::decode(&codec::encode(&value)).expect("what was encoded");
+    assert_eq!(read, value);
+    read
 }
 
 pub fn items_of(items: &[(&str, &str, u64)]) -> Vec<CheckItem> {

@@ -5,7 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../kit/mod.rs"]
 mod kit;
+mod webhooks;
 
 use std::{fmt::Debug, fmt::Write, fs, path::PathBuf};
 
@@ -247,6 +249,10 @@ fn entries_and_their_replies() {
     let (first_command, first_reply) = (batch.commands.len(), self::replies().len());
     lines.extend(commands.iter().zip(first_command..).map(|(command, n)| numbered("Command", n, bytes_of(command))));
     lines.extend(replies.iter().zip(first_reply..).map(|(reply, n)| numbered("Reply", n, bytes_of(reply))));
+    let (first_command, first_reply) = (first_command + commands.len(), first_reply + replies.len());
+    let (commands, replies) = (webhooks::commands(), webhooks::replies());
+    lines.extend(commands.iter().zip(first_command..).map(|(command, n)| numbered("Command", n, bytes_of(command))));
+    lines.extend(replies.iter().zip(first_reply..).map(|(reply, n)| numbered("Reply", n, bytes_of(reply))));
     assert_golden("log.hex", &lines);
 }
 
@@ -313,6 +319,10 @@ fn queries_and_their_answers() {
     let (first_query, first_answer) = (queries.len(), answers.len());
     lines.extend(later.iter().zip(first_query..).map(|(query, n)| (format!("Query-{n}"), bytes_of(query))));
     lines.extend(later_answers.iter().zip(first_answer..).map(|(answer, n)| (format!("Answer-{n}"), bytes_of(answer))));
+    let (first_query, first_answer) = (first_query + later.len(), first_answer + later_answers.len());
+    let (later, later_answers) = (webhooks::queries(), webhooks::answers());
+    lines.extend(later.iter().zip(first_query..).map(|(query, n)| (format!("Query-{n}"), bytes_of(query))));
+    lines.extend(later_answers.iter().zip(first_answer..).map(|(answer, n)| (format!("Answer-{n}"), bytes_of(answer))));
     assert_golden("queries.hex", &lines);
 }
 
@@ -336,7 +346,8 @@ fn keys_of_all_tables() {
         ("tokens", keys::TOKENS.clone()),
         ("indeterminate", keys::indeterminate(&keys::record("acme", "8e03978e-40d5"))),
     ];
-    assert_golden("keys.hex", &lines.map(|(name, key)| (name.to_owned(), key)));
+    let lines: Vec<_> = lines.into_iter().chain(webhooks::keys()).map(|(name, key)| (name.to_owned(), key)).collect();
+    assert_golden("keys.hex", &lines);
 }
 
 /// All rows that a story leaves behind, key and value.
@@ -406,7 +417,7 @@ fn completions_written_before_they_could_publish_are_completions_without_message
     let (commands, replies) = (idempotency_commands(), idempotency_replies());
     let shard = shard_with_idempotency_keys();
     let mut older = shard.reopened();
-    for line in include_str!("golden/before_webhooks.hex").lines() {
+    for line in include_str!("before_webhooks.hex").lines() {
         let (name, hex) = line.rsplit_once(' ').unwrap();
         let bytes = bytes_of_hex(hex);
         match name {
@@ -441,4 +452,10 @@ fn rows_of_the_system_shard() {
     shard.apply(Command::System(SystemCommand::PutPolicy { name: gone.clone(), spec: policy().spec }));
     shard.apply(Command::System(SystemCommand::DeletePolicy { name: gone }));
     assert_rows("system_shard_rows.hex", &shard);
+}
+
+#[test]
+fn rows_of_webhooks() {
+    assert_rows("webhook_rows.hex", &webhooks::data_shard());
+    assert_rows("webhook_system_rows.hex", &webhooks::system_shard());
 }
