@@ -160,10 +160,12 @@ def messages(node, run, app, came):
     assert secret.startswith("whsec_"), secret
 
     payload = {"amount": 4200, "to": "Zoë", "nested": {"list": [1, 2.5, None]}}
-    sent = node().message.create(uid, MessageIn(event_type="invoice.paid", event_id=f"e1-{run}", payload=payload))
+    content = MessageCreateOptions(with_content=True)
+    paid = MessageIn(event_type="invoice.paid", event_id=f"e1-{run}", payload=payload)
+    sent = node().message.create(uid, paid, content)
     assert sent.id.startswith("msg_") and sent.payload == payload, sent
-    again = node().message.create(uid, MessageIn(event_type="invoice.paid", event_id=f"e1-{run}", payload=payload))
-    assert again.id == sent.id, (again, sent)
+    again = node().message.create(uid, paid)
+    assert again.id == sent.id and again.payload == {}, (again, sent)
     other = MessageIn(event_type="invoice.paid", event_id=f"e1-{run}", payload={"amount": 1})
     refused(409, lambda: node().message.create(uid, other))
     key = MessageCreateOptions(idempotency_key=f"k-{run}")
@@ -206,9 +208,9 @@ def attempts(node, app, endpoint, sent):
 
 def secrets(node, run, app, endpoint, old, came):
     """During the grace time deliveries carry a signature for both secrets; without one the old one is gone at once."""
-    node().endpoint.rotate_secret(app.uid, endpoint.id, EndpointSecretRotateIn(grace_period_seconds=3600))
+    rotated = node().endpoint.rotate_secret(app.uid, endpoint.id, EndpointSecretRotateIn(grace_period_seconds=3600))
     new = node().endpoint.get_secret(app.uid, endpoint.id).key
-    assert new != old
+    assert rotated.key == new != old
     node().message.create(app.uid, MessageIn(event_type="a", payload={"n": 3}))
     delivery = came.wait("/all", 3)[2]
     assert verifies(old, delivery) and verifies(new, delivery), delivery
