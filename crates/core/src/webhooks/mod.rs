@@ -12,6 +12,8 @@ mod dispatch;
 mod endpoint;
 mod event_type;
 mod expire;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod id;
 mod message;
 mod names;

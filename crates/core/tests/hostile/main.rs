@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../kit/mod.rs"]
 mod kit;
+mod webhooks;
 
 use std::collections::BTreeMap;
 
@@ -137,9 +139,11 @@ fn idempotency_command() -> impl Strategy<Value = Command> {
                 account, key, fingerprint, ttl_us, lease_us, on_lease_expiry, attempt, wall_ms,
             })
         }),
-        2 => (owner(), token(), any_response(), number()).prop_map(|((account, key), token, response, wall_ms)| {
-            Command::Complete(CompleteCommand { account, key, token, response, wall_ms, publishing: Default::default() })
-        }),
+        2 => (owner(), token(), any_response(), number(), webhooks::any_publishing()).prop_map(
+            |((account, key), token, response, wall_ms, publishing)| {
+                Command::Complete(CompleteCommand { account, key, token, response, wall_ms, publishing })
+            }
+        ),
         1 => (owner(), token())
             .prop_map(|((account, key), token)| Command::Abandon(AbandonCommand { account, key, token })),
         2 => (owner(), token(), number(), number()).prop_map(|((account, key), token, lease_us, wall_ms)| {
@@ -170,6 +174,7 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (number(), any::<u32>()).prop_map(|(up_to, limit)| Command::Expire { up_to: ShardTime(up_to), limit }),
         2 => system_command().prop_map(Command::System),
         6 => idempotency_command(),
+        6 => webhooks::command(),
     ]
 }
 
@@ -191,7 +196,7 @@ proptest! {
 
     #[test]
     fn any_decoded_command_is_applied_and_none_overflows(batches in vec(batch(), 1..6), specs in vec(spec(), 1..8)) {
-        for mut shard in [Shard::data(), Shard::system()] {
+        for mut shard in [webhooks::shard(), Shard::system()] {
             if !shard.id.is_system() {
                 for spec in &specs {
                     shard.policy("api", spec.clone());
@@ -225,7 +230,8 @@ proptest! {
         let at = flip.index(nearly.len());
         nearly[at] ^= bytes.first().copied().unwrap_or(1);
         if let Ok(batch) = codec::decode::<EntryBatch>(&nearly) {
-            let mut shard = Shard::with("1/s", 5);
+            let mut shard = webhooks::shard();
+            shard.policy("api", token_bucket("1/s", 5));
             shard.machine.apply(&mut shard.rows, &batch).unwrap();
         }
         nearly.truncate(at);
