@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use onceward_tests::{
     client::Api,
+    cluster::Cluster,
     receiver::{Behaviour, Delivery, Receiver},
     webhooks::{Endpoint, judge},
 };
@@ -51,43 +52,35 @@ fn kinds(told: &[(Delivery, Value)]) -> Vec<&str> {
     told.iter().map(|(_, body)| body["type"].as_str().unwrap()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_of_a_receiver_has_its_consequence_and_the_owner_is_told() {
-    let cluster = cluster()
-        .set("webhooks.retry_schedule_ms", schedule(&[200, 400]))
-        .set("webhooks.timeout_ms", TIMEOUT_MS)
-        .start()
-        .await;
-    let (receiver, apis) = (Receiver::start().await, cluster.apis());
-    let secret = watch(&apis[0], &receiver, "/ops").await;
-    tokio::join!(
-        gone(&apis[0], &receiver),
-        redirected(&apis[1], &receiver),
-        exhausted(&apis[2], &receiver),
-        told_when(&apis[0], &receiver),
-        cut(&apis[1], &receiver),
-        dripping(&apis[2], &receiver),
-    );
-    for (app, expected) in [("gone", "endpoint.disabled"), ("exhausted", "message.attempt.exhausted")] {
-        until(&format!("{app} is told"), SOON, async || !told(&receiver, "/ops", app).is_empty()).await;
-        let told = told(&receiver, "/ops", app);
-        assert_eq!(kinds(&told), [expected], "{told:?}");
-        let (delivery, body) = &told[0];
-        assert!(delivery.is_signed_with(&secret), "{delivery:?}");
-        assert_eq!(delivery.headers.get("onceward-sequence"), None, "operational messages have no sequence");
-        assert!(body["data"]["endpointId"].as_str().is_some_and(|id| id.starts_with("ep_")), "{body}");
-    }
-    assert_eq!(kinds(&told(&receiver, "/ops", "retry-after")), Vec::<&str>::new());
+/// The owner was told this of an application, and nothing else.
+async fn assert_told(receiver: &Receiver, path: &str, app: &str, secret: &str, kind: &str) {
+    until(&format!("{kind} of {app} is told"), SOON, async || !told(receiver, path, app).is_empty()).await;
+    let told = told(receiver, path, app);
+    assert_eq!(kinds(&told), [kind], "{told:?}");
+    let (delivery, body) = &told[0];
+    assert!(delivery.is_signed_with(secret), "{delivery:?}");
+    assert_eq!(delivery.headers.get("onceward-sequence"), None, "operational messages have no sequence");
+    assert!(body["data"]["endpointId"].as_str().is_some_and(|id| id.starts_with("ep_")), "{body}");
 }
 
-/// 410 disables: nothing more is sent, and what comes then is kept and has its number.
-async fn gone(api: &Api, receiver: &Receiver) {
-    app(api, "gone", receiver, "/gone").await;
+/// A node with short waits.
+async fn node() -> Cluster {
+    let waits = schedule(&[200, 400]);
+    let node = cluster().nodes(1).set("webhooks.retry_schedule_ms", waits).set("webhooks.timeout_ms", TIMEOUT_MS);
+    node.start().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_says_410_gets_nothing_more_and_what_comes_then_is_kept_and_has_its_number() {
+    let mut cluster = cluster().set("webhooks.retry_schedule_ms", schedule(&[200, 400])).start().await;
+    let (receiver, api) = (Receiver::start().await, cluster.api(1));
+    let secret = watch(&api, &receiver, "/ops").await;
+    app(&api, "gone", &receiver, "/gone").await;
     receiver.behave("/gone", Behaviour::Answer(410));
     let first = api.publish("gone", "t", &json!({ "n": 1 })).await;
     let attempts = api.wait_attempts("gone", &first.id, 1, SOON).await;
     assert_eq!((&attempts[0]["status"], &attempts[0]["responseStatusCode"]), (&json!(2), &json!(410)), "{attempts:?}");
-    assert_eq!(endpoint(api, "gone").await["disabled"], true);
+    assert_eq!(endpoint(&api, "gone").await["disabled"], true);
     let withheld = api.publish("gone", "t", &json!({ "n": 2 })).await;
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     assert_eq!(receiver.count("/gone"), 1, "it said that it wants no more");
@@ -100,11 +93,15 @@ async fn gone(api: &Api, receiver: &Receiver) {
     let deliveries = receiver.wait("/gone", 2, SOON).await;
     let seen: Vec<(u64, &str)> = deliveries.iter().map(|delivery| (delivery.sequence(), delivery.text())).collect();
     assert_eq!(seen, [(1, r#"{"n":1}"#), (3, r#"{"n":3}"#)], "the hole tells of the second");
+    assert_told(&receiver, "/ops", "gone", &secret, "endpoint.disabled").await;
+    cluster.assert_equal_state().await;
 }
 
-/// A redirect is a failure and is never followed.
-async fn redirected(api: &Api, receiver: &Receiver) {
-    app(api, "redirected", receiver, "/redirected").await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirect_is_a_failure_and_is_never_followed() {
+    let cluster = node().await;
+    let (receiver, api) = (Receiver::start().await, cluster.api(1));
+    app(&api, "redirected", &receiver, "/redirected").await;
     let elsewhere = receiver.url("/elsewhere");
     receiver.behave("/redirected", answers(307, &[("location", &elsewhere)], b""));
     let message = api.publish("redirected", "t", &json!({})).await;
@@ -113,9 +110,12 @@ async fn redirected(api: &Api, receiver: &Receiver) {
     assert_eq!(receiver.count("/elsewhere"), 0);
 }
 
-/// The schedule ends: tried once, then after each of its waits, and then it is over and visible.
-async fn exhausted(api: &Api, receiver: &Receiver) {
-    app(api, "exhausted", receiver, "/exhausted").await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_that_fails_on_and_on_is_given_up_when_its_schedule_is_over_visibly_and_with_a_notice() {
+    let mut cluster = cluster().set("webhooks.retry_schedule_ms", schedule(&[200, 400])).start().await;
+    let (receiver, api) = (Receiver::start().await, cluster.api(1));
+    let secret = watch(&api, &receiver, "/ops").await;
+    app(&api, "exhausted", &receiver, "/exhausted").await;
     receiver.behave("/exhausted", answers(500, &[], b"down for maintenance"));
     let message = api.publish("exhausted", "t", &json!({})).await;
     let attempts = api.wait_attempts("exhausted", &message.id, 3, SOON).await;
@@ -131,12 +131,16 @@ async fn exhausted(api: &Api, receiver: &Receiver) {
     assert_eq!((&standing["status"], &standing["nextAttempt"]), (&json!(2), &json!(null)), "{standing}");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(receiver.count("/exhausted"), 3);
-    assert_eq!(endpoint(api, "exhausted").await["disabled"], false);
+    assert_eq!(endpoint(&api, "exhausted").await["disabled"], false);
+    assert_told(&receiver, "/ops", "exhausted", &secret, "message.attempt.exhausted").await;
+    cluster.assert_equal_state().await;
 }
 
-/// `Retry-After` is waited out where it is longer than the schedule.
-async fn told_when(api: &Api, receiver: &Receiver) {
-    app(api, "retry-after", receiver, "/retry-after").await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_after_is_waited_out_where_it_is_longer_than_the_schedule() {
+    let cluster = node().await;
+    let (receiver, api) = (Receiver::start().await, cluster.api(1));
+    app(&api, "retry-after", &receiver, "/retry-after").await;
     receiver.script("/retry-after", [answers(503, &[("retry-after", "2")], b""), Behaviour::Answer(200)]);
     let message = api.publish("retry-after", "t", &json!({})).await;
     let deliveries = receiver.wait("/retry-after", 2, SOON).await;
@@ -148,9 +152,11 @@ async fn told_when(api: &Api, receiver: &Receiver) {
     assert!(stamps[1] > stamps[0], "the time is that of the attempt: {stamps:?}");
 }
 
-/// An answer's body is kept up to its limit, and cut between characters.
-async fn cut(api: &Api, receiver: &Receiver) {
-    app(api, "cut", receiver, "/cut").await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_is_kept_up_to_its_limit_and_cut_between_characters() {
+    let cluster = node().await;
+    let (receiver, api) = (Receiver::start().await, cluster.api(1));
+    app(&api, "cut", &receiver, "/cut").await;
     let body = format!("a{}", "ü".repeat(ANSWER_BYTES_MAX));
     receiver.script("/cut", [answers(500, &[], body.as_bytes()), answers(200, &[], b"\xff\xfe ok")]);
     let message = api.publish("cut", "t", &json!({})).await;
@@ -161,12 +167,14 @@ async fn cut(api: &Api, receiver: &Receiver) {
     assert!(attempts[0]["response"].as_str().unwrap().ends_with(" ok"), "{attempts:?}");
 }
 
-/// One deadline over everything, however slowly the bytes come.
-async fn dripping(api: &Api, receiver: &Receiver) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_hangs_or_drips_has_one_deadline_however_slowly_its_bytes_come() {
+    let cluster = node().await;
+    let (receiver, api) = (Receiver::start().await, cluster.api(1));
     let ways = [("hang", Behaviour::Hang), ("drip-head", Behaviour::DripHead), ("drip-body", Behaviour::DripBody)];
     for (name, behaviour) in &ways {
         let path = format!("/{name}");
-        app(api, name, receiver, &path).await;
+        app(&api, name, &receiver, &path).await;
         receiver.script(&path, [behaviour.clone(), Behaviour::Answer(200)]);
     }
     for (name, _) in ways {
@@ -263,11 +271,10 @@ async fn a_throttle_is_kept_in_every_interval_and_headers_go_along_but_cannot_re
     let more = json!({ "rateLimit": RATE, "headers": { "X-Tenant": "acme", "Authorization": "Basic eDp5" } });
     let throttled = apis[0].create_endpoint("shop", &receiver, "/throttled", more).await;
     apis[0].create_endpoint("shop", &receiver, "/free", json!({})).await;
-    let mut accepted = Vec::new();
+    let (mut accepted, began) = (Vec::new(), Instant::now());
     for n in 0..MESSAGES as usize {
         accepted.push(apis[n % 3].publish("shop", "t", &json!({ "n": n })).await);
     }
-    let began = Instant::now();
     receiver.wait("/free", accepted.len(), SOON).await;
     let free = began.elapsed();
     until("all arrive", SOON, async || receiver.distinct("/throttled") >= accepted.len()).await;
