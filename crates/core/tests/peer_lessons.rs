@@ -1,14 +1,23 @@
 //! Faults seen in systems that do this job, each as a test of its own. The laws behind most of them are property tests:
-//! G1 on every interval in `model`, G2 in `idempotency_model`.
+//! G1 on every interval in `model`, G2 in `idempotency_model`, those of webhooks in `webhooks_model`.
 
 mod kit;
 
 use bytes::Bytes;
-use kit::{Shard, idempotency::*, sliding_window, token_bucket};
+use kit::{
+    Shard,
+    idempotency::*,
+    sliding_window, token_bucket,
+    webhooks::{everything, message, message_with_id, publishing, secret},
+};
 use onceward_core::{
     command::*,
     idempotency::*,
     limits::{bounds, *},
+    time::ShardTime,
+    webhooks::{
+        self, DeliveryStatus, EndpointSpec, NewMessage, Verdict, WebhookReply, pending_delivery, pending_endpoints,
+    },
 };
 
 const SECOND_US: u64 = 1_000_000;
@@ -326,4 +335,117 @@ fn a_stored_response_keeps_its_status_its_headers_and_every_byte_of_its_body() {
             assert_eq!(shard.record().expect("a record").response, Some(response));
         }
     }
+}
+
+#[test]
+fn a_message_and_its_due_deliveries_are_stored_in_one_entry_and_its_retry_is_the_same_message() {
+    let mut shard = Shard::with_acme();
+    let endpoints = [(); 3].map(|()| shard.endpoint(everything()));
+    let id = shard.publish(message_with_id("evt", "{}"));
+    // Whoever leads next knows nothing but the rows.
+    let mut shard = shard.reopened();
+    let due: Vec<_> = pending_endpoints(&shard.rows, None, 10)
+        .expect("sound rows")
+        .into_iter()
+        .map(|(endpoint, _)| endpoint)
+        .collect();
+    assert_eq!(due, endpoints);
+    assert!(endpoints.iter().all(|&endpoint| shard.due_now(endpoint) == [id]));
+    assert_eq!(shard.publish_again(message_with_id("evt", "{}")), (id, true));
+    let refusal = shard.refused(publishing(message_with_id("evt", "[]")));
+    assert_eq!(refusal, webhooks::Refusal::EventIdTaken);
+    assert!(endpoints.iter().all(|&endpoint| shard.due_now(endpoint) == [id]), "and it is delivered once");
+}
+
+#[test]
+fn a_payload_is_delivered_byte_for_byte_as_it_came_in() {
+    let mut shard = Shard::with_acme();
+    let endpoint = shard.endpoint(everything());
+    let every_byte: Vec<u8> = (0..=255).collect();
+    for payload in [
+        Bytes::from_static(b"{ \"b\":1,\r\n\"a\":1.0, \"\\u00fc\": \"\xc3\xbc\"}"),
+        Bytes::from(every_byte),
+        Bytes::new(),
+    ] {
+        let id = shard.publish(NewMessage { payload: payload.clone(), ..message("") });
+        let pending = pending_delivery(&shard.rows, endpoint, id).expect("sound rows").expect("pending");
+        assert_eq!((pending.payload, shard.payload_of(id)), (payload.clone(), Some(payload)));
+    }
+}
+
+#[test]
+fn retries_never_stop_silently_what_is_pending_is_in_the_due_index_of_whoever_leads() {
+    let mut shard = Shard::with_acme();
+    let endpoint = shard.endpoint(everything());
+    let id = shard.publish(message("{}"));
+    for tries in 0..10 {
+        let after_us = 1 << (2 * tries);
+        shard.report_one(endpoint, id, tries, Verdict::Retry { after_us });
+        // A new leader, or the same after a restart.
+        shard = shard.reopened();
+        let next = pending_endpoints(&shard.rows, None, 10).expect("sound rows");
+        assert_eq!(next, [(endpoint, ShardTime(shard.now + after_us))], "never in the past");
+        shard.now += after_us - 1;
+        assert!(shard.due_now(endpoint).is_empty());
+        shard.now += 1;
+        assert_eq!(shard.due_now(endpoint), [id]);
+    }
+}
+
+#[test]
+fn a_permanently_failing_delivery_ends_and_is_seen_to_have_failed() {
+    let mut shard = Shard::with_acme();
+    let endpoint = shard.endpoint(everything());
+    let id = shard.publish(message("{}"));
+    shard.report_one(endpoint, id, 0, Verdict::Retry { after_us: SECOND_US });
+    shard.report_one(endpoint, id, 1, Verdict::Exhausted);
+    assert!(pending_endpoints(&shard.rows, None, 10).expect("sound rows").is_empty(), "nobody tries it again");
+    assert_eq!(shard.deliveries_of(id)[0].status, DeliveryStatus::Failed);
+    assert_eq!(shard.attempts_of(id).len(), 2);
+    assert!(shard.payload_of(id).is_some(), "its payload is there for whoever recovers it");
+}
+
+#[test]
+fn a_receiver_that_answers_410_is_left_alone() {
+    let mut shard = Shard::with_acme();
+    let (endpoint, other) = (shard.endpoint(everything()), shard.endpoint(everything()));
+    let (first, second) = (shard.publish(message("1")), shard.publish(message("2")));
+    shard.report_one(endpoint, first, 0, Verdict::Gone);
+    assert!(shard.target_of(endpoint).expect("a target").disabled);
+    assert_eq!(shard.status(endpoint, first), Some(DeliveryStatus::Failed));
+    let third = shard.publish(message("3"));
+    assert_eq!(shard.status(endpoint, third), Some(DeliveryStatus::Withheld));
+    assert_eq!(shard.due_now(other), [first, second, third]);
+}
+
+#[test]
+fn events_of_a_disabled_endpoint_are_kept_and_numbered() {
+    let mut shard = Shard::with_acme();
+    let endpoint = shard.endpoint(EndpointSpec { disabled: true, ..everything() });
+    let withheld = [(); 3].map(|()| shard.publish(message("{}")));
+    shard.set_disabled(endpoint, false);
+    let next = shard.publish(message("{}"));
+    for id in withheld {
+        assert_eq!(shard.status(endpoint, id), Some(DeliveryStatus::Withheld));
+        assert!(shard.payload_of(id).is_some());
+    }
+    assert_eq!(shard.due_now(endpoint), [next]);
+    let told = pending_delivery(&shard.rows, endpoint, next).expect("sound rows").expect("pending");
+    assert_eq!(told.sequence, Some(4), "the receiver sees the hole");
+}
+
+#[test]
+fn a_rotated_secret_signs_from_its_log_index_on_though_traffic_keeps_the_cache_warm() {
+    let mut shard = Shard::with_acme();
+    let endpoint = shard.endpoint(everything());
+    for n in 2..6 {
+        shard.publish(message("{}"));
+        assert_eq!(shard.secrets_of(endpoint)[0], secret(n - 1));
+        assert_eq!(shard.rotate(endpoint, secret(n), 60 * SECOND_US), WebhookReply::Done);
+        let due = shard.due_now(endpoint)[0];
+        shard.report_one(endpoint, due, 0, Verdict::Succeeded);
+        assert_eq!(shard.secrets_of(endpoint)[..2], [secret(n), secret(n - 1)], "both, while the grace runs");
+    }
+    shard.now += 60 * SECOND_US;
+    assert_eq!(shard.secrets_of(endpoint), [secret(5)]);
 }

@@ -27,16 +27,22 @@ use super::{
     number,
 };
 
-/// A shard with one of everything, and the ids in it.
-pub struct Known {
-    pub shard: Shard,
-    pub apps: Vec<AppId>,
+/// The ids in [`shard`].
+struct Known {
+    apps: Vec<AppId>,
     endpoints: Vec<EndpointId>,
     messages: Vec<MessageId>,
     attempts: Vec<DeliveryAttemptId>,
 }
 
-fn known() -> Known {
+static KNOWN: LazyLock<Known> = LazyLock::new(|| known().1);
+
+/// With one of everything.
+pub fn shard() -> Shard {
+    known().0
+}
+
+fn known() -> (Shard, Known) {
     let mut shard = Shard::data();
     let mut apps = vec![shard.app("a").id, shard.app("acme").id, shard.create_app(None).id];
     let operational_id = operational_ids(1)[0];
@@ -54,17 +60,7 @@ fn known() -> Known {
     let attempts = shard.attempts_of(messages[0]).iter().map(|attempt| attempt.id).collect();
     apps.push(AppId::OPERATIONAL);
     let endpoints = vec![endpoint.endpoint, disabled.endpoint, operational_id, gone.endpoint];
-    Known { shard, apps, endpoints, messages, attempts }
-}
-
-/// What only tells of ids: a machine in it is not shared by tests.
-static IDS: LazyLock<(Vec<AppId>, Vec<EndpointId>, Vec<MessageId>, Vec<DeliveryAttemptId>)> = LazyLock::new(|| {
-    let Known { apps, endpoints, messages, attempts, .. } = known();
-    (apps, endpoints, messages, attempts)
-});
-
-pub fn shard() -> Shard {
-    known().shard
+    (shard, Known { apps, endpoints, messages, attempts })
 }
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -74,7 +70,7 @@ fn any_name() -> impl Strategy<Value = Name> {
 fn any_app() -> impl Strategy<Value = AppRef> {
     prop_oneof![
         4 => any_name().prop_map(AppRef::Uid),
-        2 => select(IDS.0.clone()).prop_map(AppRef::Id),
+        2 => select(KNOWN.apps.clone()).prop_map(AppRef::Id),
         1 => Just(AppRef::Operational),
     ]
 }
@@ -82,12 +78,12 @@ fn any_app() -> impl Strategy<Value = AppRef> {
 fn any_endpoint() -> impl Strategy<Value = EndpointRef> {
     prop_oneof![
         2 => any_name().prop_map(EndpointRef::Uid),
-        4 => select(IDS.1.clone()).prop_map(EndpointRef::Id),
+        4 => select(KNOWN.endpoints.clone()).prop_map(EndpointRef::Id),
     ]
 }
 
 fn any_message() -> impl Strategy<Value = MessageRef> {
-    prop_oneof![any_name().prop_map(MessageRef::EventId), select(IDS.2.clone()).prop_map(MessageRef::Id)]
+    prop_oneof![any_name().prop_map(MessageRef::EventId), select(KNOWN.messages.clone()).prop_map(MessageRef::Id)]
 }
 
 fn any_app_spec() -> impl Strategy<Value = AppSpec> {
@@ -179,7 +175,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
         Just(Verdict::Exhausted),
         Just(Verdict::Gone),
     ];
-    let ids = (select(IDS.0.clone()), select(IDS.1.clone()), select(IDS.2.clone()));
+    let ids = (select(KNOWN.apps.clone()), select(KNOWN.endpoints.clone()), select(KNOWN.messages.clone()));
     let tries = prop_oneof![4 => 0_u16..4, 1 => Just(u16::MAX), 1 => any::<u16>()];
     (ids, tries, verdict, any::<u16>(), number()).prop_map(
         |((app, endpoint, message), tries_before, verdict, status_code, started_wall_ms)| {
@@ -208,7 +204,7 @@ pub fn command() -> impl Strategy<Value = Command> {
             fingerprint: [fill; 32],
         }),
     );
-    let copied = (select(IDS.1.clone()), any_endpoint_spec(), number()).prop_map(|(id, spec, left_us)| {
+    let copied = (select(KNOWN.endpoints.clone()), any_endpoint_spec(), number()).prop_map(|(id, spec, left_us)| {
         OperationalEndpoint { spec, former: vec![(secret(3), left_us)], ..operational(id) }
     });
     prop_oneof![
@@ -227,7 +223,7 @@ pub fn command() -> impl Strategy<Value = Command> {
 
 pub fn query() -> impl Strategy<Value = WebhookQuery> {
     let page = || {
-        let cursor = prop::option::of(select(IDS.2.clone()).prop_map(|id| id.0));
+        let cursor = prop::option::of(select(KNOWN.messages.clone()).prop_map(|id| id.0));
         (cursor, any::<bool>(), any::<bool>(), prop_oneof![0_u32..3, any::<u32>()])
             .prop_map(|(cursor, backwards, descending, limit)| PageIn { cursor, backwards, descending, limit })
     };
@@ -281,7 +277,7 @@ pub fn query() -> impl Strategy<Value = WebhookQuery> {
             filter,
             page
         }),
-        (of(), select(IDS.3.clone())).prop_map(|((app, message), attempt)| WebhookQuery::Attempt {
+        (of(), select(KNOWN.attempts.clone())).prop_map(|((app, message), attempt)| WebhookQuery::Attempt {
             app,
             message,
             attempt
@@ -438,7 +434,7 @@ fn longest_completion() -> CompleteCommand {
 }
 
 fn longest_outcome() -> Outcome {
-    let longest = known().endpoints[0];
+    let longest = KNOWN.endpoints[0];
     let answer = ReceiverAnswer {
         status_code: u16::MAX,
         body: "b".repeat(ANSWER_BYTES_MAX),
@@ -447,9 +443,9 @@ fn longest_outcome() -> Outcome {
         started_wall_ms: u64::MAX,
         url: "u".repeat(URL_BYTES_MAX),
     };
-    let key = EndpointKey { app: known().apps[0], endpoint: longest };
+    let key = EndpointKey { app: KNOWN.apps[0], endpoint: longest };
     let verdict = Verdict::Retry { after_us: u64::MAX };
-    Outcome { answer, nonce: [255; 6], ..outcome(key, known().messages[0], u16::MAX, verdict) }
+    Outcome { answer, nonce: [255; 6], ..outcome(key, KNOWN.messages[0], u16::MAX, verdict) }
 }
 
 #[test]
@@ -471,7 +467,7 @@ fn the_size_of_a_command_of_webhooks_is_never_underestimated_and_the_largest_fit
         answer: ReceiverAnswer { body: String::new(), url: String::new(), ..longest_outcome().answer },
         ..longest_outcome()
     };
-    let many_small = RecordOutcomes { outcomes: vec![many_small; OUTCOMES_MAX], ..known().shard.recording(vec![]) };
+    let many_small = RecordOutcomes { outcomes: vec![many_small; OUTCOMES_MAX], ..shard().recording(vec![]) };
     let names: std::collections::BTreeSet<_> =
         (0..FILTER_MAX).map(|n| name(&format!("{n:0>width$}", width = NAME_BYTES_MAX))).collect();
     let channels = (0..ENDPOINT_CHANNELS_MAX).map(|n| format!("{n:0>width$}", width = LABEL_BYTES_MAX)).collect();
@@ -492,7 +488,7 @@ fn the_size_of_a_command_of_webhooks_is_never_underestimated_and_the_largest_fit
         spec: spec.clone(),
         headers: headers.clone(),
         former: vec![(secret(255), u64::MAX); FORMER_SECRETS_MAX],
-        ..operational(known().endpoints[0])
+        ..operational(KNOWN.endpoints[0])
     };
     let endpoints = vec![copied; OPERATIONAL_ENDPOINTS_MAX as usize];
     let create = Action::CreateEndpoint(CreateEndpoint {
@@ -505,7 +501,7 @@ fn the_size_of_a_command_of_webhooks_is_never_underestimated_and_the_largest_fit
     for command in [
         publish(longest_uid.clone(), PAYLOAD_BYTES_MAX, Some(request.clone())),
         publish(longest_uid, 0, None),
-        publish(AppRef::Id(known().apps[0]), 1, Some(request.clone())),
+        publish(AppRef::Id(KNOWN.apps[0]), 1, Some(request.clone())),
         outcomes(1),
         outcomes(20),
         Command::RecordOutcomes(many_small),

@@ -13,7 +13,7 @@ use onceward_core::{
 };
 
 use super::{
-    Shard,
+    Shard, as_others_read_it,
     idempotency::{account, key, response},
 };
 
@@ -287,7 +287,7 @@ impl Shard {
     }
 
     pub fn look(&self, query: WebhookQuery) -> WebhookAnswer {
-        match self.ask(Query::Webhook(query)) {
+        match as_others_read_it(self.ask(as_others_read_it(Query::Webhook(query)))) {
             Answer::Webhook(answer) => answer,
             other => panic!("{other:?}"),
         }
