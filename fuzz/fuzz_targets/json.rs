@@ -3,6 +3,8 @@
 
 #![no_main]
 
+use std::{collections::BTreeMap, fmt::Debug};
+
 use libfuzzer_sys::fuzz_target;
 use onceward_core::{
     codec,
@@ -20,6 +22,15 @@ use onceward_core::{
             TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, TOKENS_PER_US_MAX, WINDOW_US_MAX,
         },
     },
+    webhooks::{
+        Name, NewMessage,
+        bounds::{
+            COMPLETION_MESSAGES_MAX, COMPLETION_PAYLOAD_BYTES_MAX, DESCRIPTION_BYTES_MAX, ENDPOINT_CHANNELS_MAX,
+            FILTER_MAX, GRACE_SECONDS_MAX, HEADER_BYTES_MAX, HEADERS_MAX, MESSAGE_CHANNELS_MAX, METADATA_BYTES_MAX,
+            METADATA_MAX, PAYLOAD_BYTES_MAX, SCHEMAS_BYTES_MAX, TAGS_MAX, TITLE_BYTES_MAX, URL_BYTES_MAX,
+        },
+        check_channel, check_tag,
+    },
 };
 use onceward_fuzz::{assert_bounded, memory_bytes_max};
 use onceward_server::{
@@ -29,9 +40,11 @@ use onceward_server::{
         limits::{check, refund, reset},
         policies,
         problem::Problem,
+        webhooks::{app, endpoint, event_type, headers, message, secret},
     },
     bounds::FIELD_ERRORS_MAX,
 };
+use serde::{Serialize, de::DeserializeOwned};
 
 /// As long as by default.
 const RETENTION_US: u64 = 90 * 86_400_000_000;
@@ -48,6 +61,11 @@ fuzz_target!(|body: &[u8]| {
         complete(body);
         abandon(body);
         extend(body);
+        application(body);
+        endpoint(body);
+        endpoint_headers(body);
+        publish(body);
+        event_type(body);
         if let Ok(text) = str::from_utf8(body) {
             reset(text);
             rate(text);
@@ -126,6 +144,114 @@ fn complete(body: &[u8]) {
     assert!(body.bytes().len() <= BODY_BYTES_MAX);
     let encoded = codec::encode(&complete.response);
     assert_eq!(codec::decode::<Response>(&encoded).as_ref(), Ok(&complete.response));
+    let messages = &complete.publishing.messages;
+    assert!(messages.len() <= COMPLETION_MESSAGES_MAX);
+    assert!(messages.iter().map(|message| message.payload.len()).sum::<usize>() <= COMPLETION_PAYLOAD_BYTES_MAX);
+    messages.iter().for_each(assert_message);
+}
+
+fn application(body: &[u8]) {
+    if let Some((uid, spec)) = accepted(app::parse(body)) {
+        assert_uid(uid.as_ref());
+        assert!((1..=TITLE_BYTES_MAX).contains(&spec.name.len()));
+        assert_metadata(&spec.metadata);
+        assert_kept(&spec);
+    }
+    if let Some(patch) = accepted(app::parse_patch(body)) {
+        assert_uid(patch.uid.as_ref().and_then(Option::as_ref));
+        assert_kept(&patch);
+    }
+}
+
+fn endpoint(body: &[u8]) {
+    if let Some(described) = accepted(endpoint::parse(body)) {
+        let spec = &described.spec;
+        assert_uid(described.uid.as_ref());
+        assert!((1..=URL_BYTES_MAX).contains(&spec.url.len()) && spec.description.len() <= DESCRIPTION_BYTES_MAX);
+        assert!(spec.event_types.as_ref().is_none_or(|types| (1..=FILTER_MAX).contains(&types.len())));
+        assert!(spec.channels.as_ref().is_none_or(|channels| {
+            (1..=ENDPOINT_CHANNELS_MAX).contains(&channels.len())
+                && channels.iter().all(|channel| check_channel(channel).is_ok())
+        }));
+        assert_metadata(&spec.metadata);
+        assert_headers(described.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        assert_kept(spec);
+    }
+    if let Some(patch) = accepted(endpoint::parse_patch(body)) {
+        assert_uid(patch.uid.as_ref().and_then(Option::as_ref));
+        assert_kept(&patch);
+    }
+    if let Some((_, grace_s)) = accepted(secret::parse(body)) {
+        assert!(grace_s <= GRACE_SECONDS_MAX);
+    }
+}
+
+fn endpoint_headers(body: &[u8]) {
+    if let Some(headers) = accepted(headers::parse(body)) {
+        assert_headers(headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().expect("it is set"))));
+    }
+    if let Some(headers) = accepted(headers::parse_patch(body)) {
+        assert!(headers.len() <= 2 * HEADERS_MAX);
+    }
+}
+
+fn publish(body: &[u8]) {
+    let Some(published) = accepted(message::parse(body, RETENTION_US)) else { return };
+    assert_message(&published.message);
+    if let Some(create) = published.application {
+        assert_uid(create.uid.as_ref());
+        assert_kept(&create.spec);
+    }
+}
+
+fn assert_message(message: &NewMessage) {
+    let NewMessage { event_type, event_id, channels, tags, payload, payload_retention_us } = message;
+    assert_eq!(Name::parse(event_type.as_str()).as_ref(), Ok(event_type));
+    assert!(event_id.as_ref().is_none_or(|id| Name::parse(id.as_str()).as_ref() == Ok(id)));
+    assert!(channels.len() <= MESSAGE_CHANNELS_MAX && channels.iter().all(|channel| check_channel(channel).is_ok()));
+    assert!(tags.len() <= TAGS_MAX && tags.iter().all(|tag| check_tag(tag).is_ok()));
+    assert!(payload.len() <= PAYLOAD_BYTES_MAX && payload.first() == Some(&b'{') && payload.last() == Some(&b'}'));
+    assert!(payload_retention_us.is_none_or(|us| us < RETENTION_US));
+    assert_kept(message);
+}
+
+fn event_type(body: &[u8]) {
+    if let Some((name, spec)) = accepted(event_type::parse(body)) {
+        assert_eq!(Name::parse(name.as_str()), Ok(name));
+        assert!(spec.schemas.as_ref().is_none_or(|schemas| schemas.len() <= SCHEMAS_BYTES_MAX));
+        assert_kept(&spec);
+    }
+    if let Some(spec) = accepted(event_type::parse_put(body)) {
+        assert!(spec.description.len() <= DESCRIPTION_BYTES_MAX);
+    }
+    if let Some(patch) = accepted(event_type::parse_patch(body)) {
+        assert_kept(&patch);
+    }
+}
+
+fn assert_uid(uid: Option<&Name>) {
+    assert!(uid.is_none_or(|uid| Name::parse_uid(uid.as_str()).as_ref() == Ok(uid)));
+}
+
+fn assert_metadata(metadata: &BTreeMap<String, String>) {
+    let bytes: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert!(metadata.len() <= METADATA_MAX && bytes <= METADATA_BYTES_MAX);
+}
+
+/// What is sent with every delivery: nothing in it ends its line.
+fn assert_headers<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) {
+    let (mut count, mut bytes) = (0, 0);
+    for (name, value) in headers {
+        (count, bytes) = (count + 1, bytes + name.len() + value.len());
+        assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':'));
+        assert!(value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte)));
+    }
+    assert!(count <= HEADERS_MAX && bytes <= HEADER_BYTES_MAX);
+}
+
+/// It goes through the log as it is.
+fn assert_kept<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {
+    assert_eq!(codec::decode::<T>(&codec::encode(value)).as_ref(), Ok(value));
 }
 
 fn abandon(body: &[u8]) {

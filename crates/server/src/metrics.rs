@@ -73,6 +73,7 @@ pub struct Metrics {
     degraded: Family<DegradedLabels, Counter>,
     begins: Family<OutcomeLabels, Counter>,
     completions: Family<OutcomeLabels, Counter>,
+    messages: Family<OutcomeLabels, Counter>,
     pub refused_in_flight: Counter,
     pub refused_bodies: Counter,
     pub refused_connections: Counter,
@@ -103,6 +104,12 @@ impl Default for Metrics {
         registry.register("idempotency_begins", "Answers to begin, by outcome", begins.clone());
         let completions = Family::<OutcomeLabels, Counter>::default();
         registry.register("idempotency_completions", "Answers to complete, by outcome", completions.clone());
+        let messages = Family::<OutcomeLabels, Counter>::default();
+        registry.register(
+            "webhook_messages",
+            "Answers to publishing a message by itself, by outcome",
+            messages.clone(),
+        );
         let refused_in_flight = Counter::default();
         registry.register(
             "http_refused_in_flight",
@@ -129,6 +136,7 @@ impl Default for Metrics {
             degraded,
             begins,
             completions,
+            messages,
             refused_in_flight,
             refused_bodies,
             refused_connections,
@@ -163,6 +171,11 @@ impl Metrics {
     /// Counts an answer to `complete`.
     pub fn completed(&self, outcome: &'static str) {
         self.completions.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// Counts an answer to publishing a message.
+    pub fn published(&self, outcome: &'static str) {
+        self.messages.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
     /// Everything, as text.

@@ -434,6 +434,10 @@ async fn openapi_describes_every_operation_and_no_other() {
                 && check[status]["headers"]["RateLimit-Reset"].is_object()
         );
     }
+    let patch = &document["paths"]["/api/v1/app/{app_id}"]["patch"]["requestBody"]["content"]["application/json"];
+    assert_eq!(patch["schema"]["$ref"], "#/components/schemas/ApplicationPatch");
+    assert_eq!(document["components"]["schemas"]["ApplicationPatch"].get("required"), None);
+    assert_eq!(document["components"]["schemas"]["ApplicationIn"]["required"], json!(["name"]));
     let described: usize =
         document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
     assert_eq!(described, operations.len());

@@ -317,18 +317,39 @@ async fn huge_heads_are_refused() {
 }
 
 /// Bodies about idempotency keys.
-const KEYS: [&str; 3] = [
+const KEYS: [&str; 4] = [
     r#"{"account": "a", "key": "\"k\"", "fingerprint": "f", "ttl_ms": 1000, "lease_ms": 100, "on_lease_expiry": "hold",
         "attempt_id": "i"}"#,
     r#"{"account": "a", "key": "k", "token": 1, "response": {"status": 200, "headers": {"a": "b", "c": ["d", ""]},
         "body": "AP8=", "body_encoding": "base64"}}"#,
     r#"{"account": "a", "key": "k", "token": 1, "lease_ms": 100}"#,
+    r#"{"account": "a", "key": "k", "token": 1, "response": {"status": 200},
+        "messages": [{"eventType": "a", "payload": {"b": [1, "\u00e9"]}, "eventId": "c", "channels": ["d"]}]}"#,
+];
+
+/// Bodies about webhooks.
+const WEBHOOKS: [&str; 6] = [
+    r#"{"name": "n", "uid": "a", "throttleRate": 1, "rateLimit": null, "metadata": {"a": "b"}, "other": [1]}"#,
+    r#"{"url": "https://example.com/", "uid": "e", "eventTypes": ["a"], "filterTypes": ["a"], "channels": ["b"],
+        "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "headers": {"x-a": "b"}, "metadata": {}, "disabled": true}"#,
+    r#"{"headers": {"x-a": "b", "x-c": null}, "deleteHeaders": ["x-d"]}"#,
+    r#"{"key": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "gracePeriodSeconds": 1}"#,
+    r#"{"eventType": "a", "payload": {"b": [1e3, "\u00e9"]}, "eventId": "c", "tags": ["d"], "payloadRetentionHours": 1,
+        "application": {"name": "n", "uid": "a"}}"#,
+    r#"{"name": "a.b", "description": "", "schemas": {"1": {}}, "featureFlags": ["f"], "groupName": "g"}"#,
 ];
 
 /// Text near enough to a body to get past the first checks, and bytes that are nowhere near.
 fn bodies() -> impl Strategy<Value = Vec<u8>> {
     let seeds = prop::sample::select(
-        CHECKS.iter().chain(REFUNDS).chain(POLICIES).map(|(body, _)| *body).chain(KEYS).collect::<Vec<_>>(),
+        CHECKS
+            .iter()
+            .chain(REFUNDS)
+            .chain(POLICIES)
+            .map(|(body, _)| *body)
+            .chain(KEYS)
+            .chain(WEBHOOKS)
+            .collect::<Vec<_>>(),
     );
     let mutated = (seeds, any::<prop::sample::Index>(), any::<u8>(), 0..4_usize).prop_map(|(body, at, byte, how)| {
         let mut body = body.as_bytes().to_vec();
@@ -360,6 +381,24 @@ async fn send_everywhere(api: &Api, body: &[u8], segment: &str) {
         ("GET", format!("/v1/idempotency/a/{segment}")),
         ("DELETE", format!("/v1/idempotency/{segment}/{segment}")),
         ("GET", format!("/{segment}?{segment}")),
+        ("POST", "/api/v1/app".to_owned()),
+        ("GET", format!("/api/v1/app?iterator={segment}&limit={segment}")),
+        ("PUT", format!("/api/v1/app/{segment}")),
+        ("PATCH", format!("/api/v1/app/{segment}")),
+        ("POST", format!("/api/v1/app/{segment}/endpoint")),
+        ("PUT", format!("/api/v1/app/a/endpoint/{segment}")),
+        ("PATCH", format!("/api/v1/app/a/endpoint/{segment}")),
+        ("PUT", format!("/api/v1/app/a/endpoint/{segment}/headers")),
+        ("PATCH", format!("/api/v1/app/a/endpoint/{segment}/headers")),
+        ("POST", format!("/api/v1/app/a/endpoint/{segment}/secret/rotate")),
+        ("POST", format!("/api/v1/app/{segment}/msg")),
+        ("GET", format!("/api/v1/app/a/msg?{segment}&before={segment}&event_types={segment}")),
+        ("GET", format!("/api/v1/app/{segment}/attempt/msg/{segment}?status={segment}")),
+        ("GET", format!("/api/v1/app/{segment}/msg/{segment}/attempt/{segment}")),
+        ("POST", "/api/v1/event-type".to_owned()),
+        ("PUT", format!("/api/v1/event-type/{segment}")),
+        ("PATCH", format!("/api/v1/event-type/{segment}")),
+        ("POST", "/api/v1/operational-webhook/endpoint".to_owned()),
     ] {
         let request = Request::builder().method(method).uri(&target).header("content-type", "application/json");
         // What is no request target never gets past the parser of heads.

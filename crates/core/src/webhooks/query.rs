@@ -48,6 +48,7 @@ pub struct MessageFilter {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptFilter {
     pub message: MessageFilter,
+    /// `Failed`: also those of what will be tried again.
     pub status: Option<AttemptStatus>,
     /// 1 … 5; 0: no answer came.
     pub status_code_class: Option<u8>,

@@ -11,7 +11,7 @@ use super::{
     message::MessageView,
     names::{AppRef, EndpointRef, MessageRef},
     operational,
-    outcome::AttemptView,
+    outcome::{AttemptStatus, AttemptView},
     query::{AttemptFilter, DeliveryView, MessageFilter, Missing, Page, PageIn, WebhookAnswer, WebhookQuery},
     rows::{AttemptRow, DeliveryRow, EndpointRow, EventIdRow, MessageRow},
 };
@@ -301,7 +301,11 @@ impl AttemptFilter {
         attempt: &AttemptRow,
     ) -> Result<bool, RowsError> {
         let class = attempt.answer.status_code / 100;
-        let takes_attempt = self.status.is_none_or(|status| attempt.status == status)
+        let takes_status = |status: AttemptStatus| match status {
+            AttemptStatus::Failed => attempt.status != AttemptStatus::Succeeded,
+            status => attempt.status == status,
+        };
+        let takes_attempt = self.status.is_none_or(takes_status)
             && self.status_code_class.is_none_or(|wanted| u16::from(wanted) == class)
             && self.message.takes_time(attempt.answer.started_wall_ms);
         if !takes_attempt || !self.message.asks_for_message() {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use utoipa::{
     Modify, OpenApi, PartialSchema, ToSchema,
     openapi::{
-        Content, Header, Ref, RefOr, Response,
+        Content, Header, Ref, RefOr, Response, Schema,
         path::{Operation, PathItem},
         security::{Http, HttpAuthScheme, SecurityScheme},
     },
@@ -74,7 +74,7 @@ use super::{
         webhooks::event_type::patch_event_type,
         webhooks::event_type::delete_event_type,
     ),
-    modifiers(&BearerToken, &OperationalEndpoints, &InCommon, &RateLimitHeaders),
+    modifiers(&BearerToken, &Patches, &OperationalEndpoints, &InCommon, &RateLimitHeaders),
     security(("token" = []))
 )]
 struct Document;
@@ -88,6 +88,31 @@ impl Modify for BearerToken {
         components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
     }
 }
+
+/// A patch is described like the whole, with nothing required.
+struct Patches;
+
+impl Modify for Patches {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let patches = document.paths.paths.values_mut().filter_map(|item| item.patch.as_mut());
+        for body in patches.filter_map(|operation| operation.request_body.as_mut()) {
+            let RefOr::T(body) = body else { continue };
+            for content in body.content.values_mut() {
+                let RefOr::T(Content { schema: Some(RefOr::Ref(schema)), .. }) = content else { continue };
+                let Some(name) = schema.ref_location.strip_prefix(SCHEMAS) else { continue };
+                let Some(RefOr::T(Schema::Object(whole))) = components.schemas.get(name) else { continue };
+                let patch = format!("{}Patch", name.strip_suffix("In").unwrap_or(name));
+                let mut part = whole.clone();
+                part.required.clear();
+                *schema = Ref::from_schema_name(&patch);
+                components.schemas.insert(patch, Schema::Object(part).into());
+            }
+        }
+    }
+}
+
+const SCHEMAS: &str = "#/components/schemas/";
 
 /// The operations on endpoints once more: those of the cluster, whose paths name no application.
 struct OperationalEndpoints;

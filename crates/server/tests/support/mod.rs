@@ -413,11 +413,27 @@ impl Answer {
     }
 
     pub fn detail(&self) -> String {
-        self.json()["detail"].as_str().unwrap_or_else(|| panic!("no detail in {:?}", self.body)).to_owned()
+        match &self.json()["detail"] {
+            Value::String(detail) => detail.clone(),
+            // Of what Svix calls a validation error.
+            Value::Array(places) => places.iter().map(place_text).collect::<Vec<_>>().join("; "),
+            _ => panic!("no detail in {:?}", self.body),
+        }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// That this is an error of `/api/v1` as the contract wants it.
+    #[track_caller]
+    pub fn assert_error(&self, status: u16, code: &str) {
+        assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.detail());
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        let body = self.json();
+        assert_eq!(body["detail"].is_array(), status == 422, "{body}");
+        let members: Vec<&String> = body.as_object().unwrap().keys().collect();
+        assert_eq!(members, ["code", "detail"]);
     }
 
     /// That this is a problem as the contract wants it.
@@ -429,6 +445,12 @@ impl Answer {
         assert_eq!(body["status"], status);
         assert!(body["type"].is_string() && body["title"].is_string(), "{body}");
     }
+}
+
+fn place_text(place: &Value) -> String {
+    assert_eq!(place["type"], "value_error");
+    let steps = place["loc"].as_array().unwrap().iter().map(|step| step.as_str().unwrap());
+    format!("{} {}", steps.collect::<Vec<_>>().join("."), place["msg"].as_str().unwrap())
 }
 
 impl Api {

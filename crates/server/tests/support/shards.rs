@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use onceward_core::{
     cluster::{Manifest, ShardId},
+    codec,
     command::{Command, EntryBatch, Reply},
     machine::Machine,
     query::{Answer, Query, answer},
@@ -107,10 +108,12 @@ impl Default for Shards {
 }
 
 impl Shards {
+    /// By way of the bytes that a log keeps.
     fn apply(&mut self, on_system: bool, command: Command) -> Reply {
         self.seconds += 1;
         let shard = if on_system { &mut self.system } else { &mut self.data };
         let batch = EntryBatch { stamp: ShardTime(self.seconds * 1_000_000), commands: vec![command] };
+        let batch: EntryBatch = codec::decode(&codec::encode(&batch)).unwrap();
         shard.machine.apply(&mut shard.rows, &batch).unwrap().remove(0)
     }
 

@@ -37,8 +37,8 @@ use crate::{
 #[derive(ToSchema)]
 #[schema(as = EventTypeIn)]
 pub struct EventTypeBody {
-    /// Of one that is made by POST.
-    #[schema(value_type = String, max_length = 256, pattern = "^[a-zA-Z0-9\\-_.]+$")]
+    /// Needed by POST, and read over where the path has it.
+    #[schema(value_type = String, required = false, max_length = 256, pattern = "^[a-zA-Z0-9\\-_.]+$")]
     name: Field<String>,
     #[schema(value_type = String, max_length = 1024)]
     description: Field<String>,

@@ -263,6 +263,7 @@ pub async fn create_message(
         make(&app, &caller, create, &publishing, deadline).await?;
         reply = app.service.webhook(publishing, deadline).await?;
     }
+    app.metrics.published(outcome(&reply));
     match reply {
         WebhookReply::Published { message, .. } => {
             let message = MessageView { payload, ..message };
@@ -270,6 +271,14 @@ pub async fn create_message(
         }
         WebhookReply::Refused(refusal) => Err(refused(refusal)),
         _ => Err(unexpected()),
+    }
+}
+
+fn outcome(reply: &WebhookReply) -> &'static str {
+    match reply {
+        WebhookReply::Published { repeated: false, .. } => "published",
+        WebhookReply::Published { repeated: true, .. } => "repeated",
+        _ => "refused",
     }
 }
 

@@ -3,7 +3,7 @@
 //! An iterator is the id of a page's last item, or `-` and that of its first, to go back. It says where to go on and
 //! nothing else, so that it stays good whatever is added or removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use axum::{
     extract::{FromRequestParts, Query},
@@ -43,10 +43,13 @@ impl FromRequestParts<App> for Parameters {
         for (name, value) in given {
             if name == "event_types" || (name.starts_with("event_types[") && name.ends_with(']')) {
                 event_types.extend(value.split(',').map(str::to_owned));
-            } else if single.contains_key(&name) {
-                judge.refuse(shown(&name), DUPLICATE);
-            } else {
-                single.insert(name, value);
+                continue;
+            }
+            match single.entry(name) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(value);
+                }
+                Entry::Occupied(first) => judge.refuse(shown(first.key()), DUPLICATE),
             }
         }
         Ok(Parameters { single, event_types, judge })
