@@ -105,7 +105,6 @@ struct Shared {
     paths: Mutex<BTreeMap<String, Path>>,
     /// Over all paths.
     received: AtomicU64,
-    connections: AtomicU64,
 }
 
 #[derive(Default)]
@@ -173,11 +172,6 @@ impl Receiver {
         self.shared.received.load(Ordering::Relaxed)
     }
 
-    /// Connections that were ever opened to it.
-    pub fn connections(&self) -> u64 {
-        self.shared.connections.load(Ordering::Relaxed)
-    }
-
     /// Waits for that many deliveries to the path; returns all there are then.
     pub async fn wait(&self, path: &str, count: usize, at_most: Duration) -> Vec<Delivery> {
         let deadline = Instant::now() + at_most;
@@ -237,7 +231,6 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                shared.connections.fetch_add(1, Ordering::Relaxed);
                 // An error is the sender's hanging up.
                 connections.spawn({ let shared = shared.clone(); async move { drop(serve(stream, &shared).await) } });
             },

@@ -134,7 +134,7 @@ async fn leaders_killed_every_few_seconds_lose_no_accepted_message_and_keep_sequ
         began.elapsed(),
         accepted.len()
     );
-    assert!(kills >= 4 && retried > 0 && accepted.len() > 200, "the nemesis was none");
+    assert!(kills >= 4 && retried > 0 && accepted.len() > 100, "the nemesis was none");
     all_outcomes_are_recorded(&cluster, &subscriptions, &accepted).await;
     cluster.assert_equal_state().await;
 }
@@ -188,7 +188,8 @@ async fn restart_with_pending(cluster: &mut Cluster, app: &str, graceful: bool) 
     let publish = async |n: usize| api.publish(app, &format!("type-{n}"), &json!({ "n": n })).await.id;
     let third = publish(3).await;
     api.wait_attempts(app, &third, 2, SOON).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // So that the third try of the second comes well after the third of the third, whatever the jitter.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
     let second = publish(2).await;
     api.wait_attempts(app, &second, 2, SOON).await;
     api.wait_attempts(app, &third, 3, SOON).await;
