@@ -11,6 +11,9 @@ use crate::{
 
 /// Rows that one `Expire` works off at the most: its entry must not hold up the ones behind it.
 pub const ROWS_MAX: u32 = 4_096;
+/// Rows that are changed by what one `Expire` works off, about: a message takes its deliveries and attempts with it, and
+/// thousands of messages in one entry would hold up the ones behind it, too.
+const CHANGES_MAX: usize = 8_192;
 /// Rows of the expiry table read at a time.
 const CHUNK_ROWS: u32 = 256;
 
@@ -24,16 +27,16 @@ pub(crate) enum Verdict {
     Leave,
 }
 
-/// Works off what is due at `up_to`, at most `limit` rows; `look_again` is its mechanism's word on each. Returns how many
-/// were looked at.
+/// Works off what is due at `up_to`, at most `limit` rows; `look_again` is its mechanism's word on each, with the number of
+/// other rows that it changed. Returns how many were looked at.
 pub(crate) fn expire(
     rows: &mut dyn Rows,
     up_to: ShardTime,
     limit: u32,
-    mut look_again: impl FnMut(&mut dyn Rows, &Bytes) -> Result<Verdict, RowsError>,
+    mut look_again: impl FnMut(&mut dyn Rows, &Bytes) -> Result<(Verdict, usize), RowsError>,
 ) -> Result<u32, RowsError> {
     let limit = limit.min(ROWS_MAX);
-    let mut done = 0;
+    let (mut done, mut changes) = (0, 0);
     while done < limit {
         let wanted = (limit - done).min(CHUNK_ROWS) as usize;
         let filed = rows.scan(Table::Expiry, &[], None, wanted)?;
@@ -44,12 +47,17 @@ pub(crate) fn expire(
                 return Ok(done);
             }
             rows.delete(Table::Expiry, key);
-            match look_again(rows, &row)? {
+            let (verdict, changed) = look_again(rows, &row)?;
+            match verdict {
                 Verdict::FileAt(at) => rows.put(Table::Expiry, keys::due(at, &row), Bytes::new()),
                 Verdict::Remove => rows.delete(Table::State, row),
                 Verdict::Leave => {}
             }
             done += 1;
+            changes += changed;
+            if changes >= CHANGES_MAX {
+                return Ok(done);
+            }
         }
         if last_chunk {
             break;

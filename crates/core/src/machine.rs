@@ -90,11 +90,12 @@ impl Machine {
     fn expire(&mut self, rows: &mut dyn Rows, now: ShardTime, up_to: ShardTime, limit: u32) -> Result<u32, RowsError> {
         let Machine { shard, chains, subscribers, moved, .. } = self;
         expire(rows, up_to.min(now), limit, |rows, row| match Kind::of(row) {
-            Some(Kind::Record) => Ledger::new(rows, now, moved).look_again(row),
+            Some(Kind::Record) => Ok((Ledger::new(rows, now, moved).look_again(row)?, 0)),
             Some(Kind::Message | Kind::Request | Kind::Clearing) => {
-                Desk::new(rows, now, *shard, moved, subscribers).look_again(row)
+                let mut desk = Desk::new(rows, now, *shard, moved, subscribers);
+                Ok((desk.look_again(row)?, desk.changes()))
             }
-            _ => Turn::new(rows, chains, now).look_again(row),
+            _ => Ok((Turn::new(rows, chains, now).look_again(row)?, 0)),
         })
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Desk<'a> {
     /// The state rows of endpoints for which something changed that a dispatcher must know.
     touched: &'a mut Vec<Bytes>,
     pub(super) subscribers: &'a mut Subscribers,
+    /// Rows written or deleted, about.
+    changes: usize,
 }
 
 /// An application as it was found.
@@ -59,7 +61,7 @@ impl<'a> Desk<'a> {
         touched: &'a mut Vec<Bytes>,
         subscribers: &'a mut Subscribers,
     ) -> Desk<'a> {
-        Desk { rows, now, shard, touched, subscribers }
+        Desk { rows, now, shard, touched, subscribers, changes: 0 }
     }
 
     /// An id greater than all that this shard made before.
@@ -71,10 +73,16 @@ impl<'a> Desk<'a> {
     }
 
     pub(super) fn put(&mut self, key: Bytes, row: &(impl Serialize + ?Sized)) {
+        self.changes += 1;
         self.rows.put(Table::State, key, codec::encode(row));
     }
 
+    pub(crate) fn changes(&self) -> usize {
+        self.changes
+    }
+
     pub(super) fn delete(&mut self, key: Bytes) {
+        self.changes += 1;
         self.rows.delete(Table::State, key);
     }
 

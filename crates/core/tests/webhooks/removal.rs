@@ -1,7 +1,12 @@
 //! What goes, when, and that nothing is left of it.
 
 use bytes::Bytes;
-use onceward_core::{codec::keys::Kind, command::*, time::ShardTime, webhooks::*};
+use onceward_core::{
+    codec::keys::Kind,
+    command::*,
+    time::ShardTime,
+    webhooks::{bounds::ENDPOINTS_MAX, *},
+};
 
 use crate::{
     HOUR_US, RETRY, expire_all,
@@ -221,4 +226,25 @@ fn a_payload_goes_before_the_rest_where_its_publisher_asked_for_it() {
     shard.now += RETENTION_US;
     expire_all(&mut shard);
     assert_eq!(rows_of_messages(&shard), 0);
+}
+
+#[test]
+fn what_goes_in_masses_goes_in_entries_that_hold_nobody_up() {
+    let mut shard = Shard::with_acme();
+    let endpoints: Vec<_> = (0..ENDPOINTS_MAX).map(|_| shard.endpoint(everything())).collect();
+    for _ in 0..80 {
+        let message = shard.publish(message("{}"));
+        shard.report(endpoints.iter().map(|&endpoint| outcome(endpoint, message, 0, Verdict::Succeeded)).collect());
+    }
+    shard.now += RETENTION_US;
+    let mut entries = 0;
+    while rows_of_messages(&shard) > 0 {
+        let before = rows_of_messages(&shard);
+        shard.expire();
+        let gone = before - rows_of_messages(&shard);
+        assert!((1..10_000).contains(&gone), "{gone} rows");
+        entries += 1;
+    }
+    assert!(entries > 2, "in {entries} entries");
+    assert!(shard.rows.expiry.is_empty());
 }
