@@ -11,6 +11,7 @@ use std::{
 use onceward_tests::{
     client::Api,
     cluster::Cluster,
+    node::Node,
     receiver::{Behaviour, Delivery, Receiver},
     webhooks::{Accepted, Endpoint, judge, publish_until_known},
 };
@@ -290,5 +291,48 @@ async fn a_message_stored_when_every_node_dies_is_sent_and_its_publish_repeated_
     judge("/", &receiver.deliveries("/"), &accepted, &endpoint.secret);
     println!("{} of {MESSAGES} were acknowledged before the nodes died", before.len());
     assert!(before.len() < MESSAGES, "nothing was under way");
+    cluster.assert_equal_state().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_lost_its_disk_and_was_replaced_delivers_what_was_pending_before() {
+    const MESSAGES: usize = 60;
+    let mut cluster = cluster().set("webhooks.retry_schedule_ms", schedule(&[1_000; 30])).start().await;
+    let (mut receiver, api) = (Receiver::start().await, cluster.api(1));
+    let apps: Vec<String> = (0..APPS).map(|n| format!("shop-{n}")).collect();
+    let subscriptions = subscribe(&api, &receiver, &apps).await;
+    receiver.stop().await;
+    let mut accepted = Vec::new();
+    for n in 0..MESSAGES {
+        let app = &apps[n % APPS];
+        accepted.push((app.clone(), api.publish(app, TYPES[n % 2], &json!({ "n": n })).await));
+    }
+    cluster.node(3).kill();
+    cluster.node(3).wipe();
+    let replaced = Node::run(&["replace", "3", "--url", &api.url]);
+    assert!(replaced.status.success(), "{replaced:?}");
+    cluster.node(3).start();
+    cluster.wait_ready(3).await;
+    until("it is a member of every shard", 2 * SOON, async || {
+        api.cluster().await.shards.iter().all(|shard| shard.members.contains(&3))
+    })
+    .await;
+    // What node 1 led is now for node 2 and the replaced one.
+    cluster.node(1).kill();
+    receiver.listen().await;
+    for subscription in &subscriptions {
+        let Endpoint { path, secret, .. } = &subscription.endpoint;
+        let expected = subscription.accepted(&accepted);
+        until(&format!("{} messages at {path}", expected.len()), 2 * SOON, async || {
+            receiver.distinct(path) >= expected.len()
+        })
+        .await;
+        judge(path, &receiver.deliveries(path), &expected, secret);
+    }
+    let shards = cluster.api(3).cluster().await.shards;
+    let led = shards.iter().filter(|shard| shard.leader == Some(3)).count();
+    println!("{MESSAGES} messages delivered, the replaced node leads {led} shards");
+    cluster.node(1).start();
+    cluster.wait_ready(1).await;
     cluster.assert_equal_state().await;
 }
