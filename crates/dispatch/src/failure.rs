@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use tokio_rustls::rustls;
+use tokio_rustls::rustls::{self, CertificateError};
 
 use crate::guard::Refused;
 
@@ -46,6 +46,9 @@ impl Failure {
 
     pub(crate) fn tls(error: &io::Error) -> Failure {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
+                Failure::Tls("invalid peer certificate".to_owned())
+            }
             Some(error) => Failure::Tls(error.to_string()),
             None => Failure::Tls("the connection was closed during the handshake".to_owned()),
         }

@@ -109,7 +109,7 @@ impl PutApp {
             return Ok(Err(Refusal::UidFixed));
         }
         let row = AppRow { spec: self.spec.clone(), updated_wall_ms: stamp.wall_ms, ..found.row };
-        Ok(Ok(update(desk, FoundApp { id: found.id, row })))
+        update(desk, FoundApp { id: found.id, row }).map(Ok)
     }
 }
 
@@ -124,7 +124,7 @@ impl PatchApp {
         row.spec.rate_limit = rate_limit.unwrap_or(row.spec.rate_limit);
         row.spec.metadata = metadata.unwrap_or(row.spec.metadata);
         row.updated_wall_ms = stamp.wall_ms;
-        Ok(Ok(update(desk, FoundApp { id, row })))
+        update(desk, FoundApp { id, row }).map(Ok)
     }
 }
 
@@ -156,7 +156,10 @@ fn create(desk: &mut Desk<'_>, stamp: Stamp, uid: Option<Name>, spec: AppSpec) -
     Ok(WebhookReply::App { app: FoundApp { id, row }.view(), created: true })
 }
 
-fn update(desk: &mut Desk<'_>, app: FoundApp) -> WebhookReply {
+fn update(desk: &mut Desk<'_>, app: FoundApp) -> Result<WebhookReply, RowsError> {
     desk.put(keys::app(app.id), &app.row);
-    WebhookReply::App { app: app.view(), created: false }
+    // Its rate limit is theirs, too.
+    let subscribers = desk.subscribers.of(desk.rows, app.id)?;
+    subscribers.iter().for_each(|known| desk.touch(EndpointKey { app: app.id, endpoint: known.id }));
+    Ok(WebhookReply::App { app: app.view(), created: false })
 }

@@ -36,7 +36,7 @@ pub struct WebhookCommand {
 /// By what a repeated call is known again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestKey {
-    /// Who may know the answer: keys of different scopes never meet.
+    /// Who may know the answer, where no application that is there says it: keys of different scopes never meet.
     pub scope: String,
     pub key: Key,
     /// SHA-256 of the call: method, path and body.
@@ -115,7 +115,7 @@ pub enum Refusal {
 impl WebhookCommand {
     pub(crate) fn apply(&self, desk: &mut Desk<'_>) -> Result<WebhookReply, RowsError> {
         let Some(request) = &self.request else { return self.act(desk) };
-        let row = keys::request(&request.scope, request.key.as_str());
+        let row = keys::request(&self.scope(desk, request)?, request.key.as_str());
         if let Some(known) = read::<RequestRow>(desk.rows, &row)?.filter(|known| desk.now < known.expires_at) {
             return Ok(if known.fingerprint == request.fingerprint {
                 known.reply
@@ -131,6 +131,18 @@ impl WebhookCommand {
             desk.put(row, &RequestRow { fingerprint: request.fingerprint, expires_at, reply: reply.clone() });
         }
         Ok(reply)
+    }
+
+    /// Of what is made within an application: the application itself, by whatever name it was called. The answers of one
+    /// that was deleted are none for its successor of the same uid.
+    fn scope(&self, desk: &Desk<'_>, request: &RequestKey) -> Result<String, RowsError> {
+        let within = match &self.action {
+            Action::CreateEndpoint(CreateEndpoint { app, .. })
+            | Action::RotateSecret(RotateSecret { app, .. })
+            | Action::Publish(Publish { app, .. }) => desk.find_app(app)?,
+            _ => None,
+        };
+        Ok(within.map_or_else(|| request.scope.clone(), |app| app.id.to_string()))
     }
 
     fn act(&self, desk: &mut Desk<'_>) -> Result<WebhookReply, RowsError> {

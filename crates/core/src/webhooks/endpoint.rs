@@ -144,7 +144,12 @@ impl PutEndpoint {
             let row = new_row(stamp, Some(uid), self.spec.clone(), Headers::new(), self.secret.clone());
             return create(desk, stamp, app, row);
         };
-        let uid = self.uid.clone().or_else(|| found.row.uid.clone());
+        // Named by its uid it keeps it, so that the same call again meets the same endpoint.
+        let named_by = match &self.endpoint {
+            EndpointRef::Uid(uid) => Some(uid.clone()),
+            EndpointRef::Id(_) => None,
+        };
+        let uid = self.uid.clone().or(named_by);
         update(desk, stamp, found, uid, self.spec.clone())
     }
 }

@@ -172,6 +172,6 @@ pub struct DeliveryView {
     pub endpoint: Option<EndpointView>,
     pub endpoint_id: EndpointId,
     pub status: DeliveryStatus,
-    /// Display time; of one that is pending.
+    /// Display time; of one that is pending, unless its endpoint is disabled.
     pub next_attempt_wall_ms: Option<u64>,
 }

@@ -183,15 +183,22 @@ fn endpoints(rows: &dyn ReadRows, app: AppId, wanted: &PageIn) -> Result<Page<su
     })
 }
 
+/// An event id may read as an id that Onceward made, as of an event that came in from another cluster: a message of that
+/// id goes first.
 fn find_message(rows: &dyn ReadRows, app: AppId, message: &MessageRef) -> Found<(MessageId, MessageRow)> {
-    let id = match message {
-        MessageRef::Id(id) => *id,
-        MessageRef::EventId(event_id) => match read::<EventIdRow>(rows, &keys::event_id(app, event_id.as_str()))? {
-            Some(known) => known.message,
-            None => return Ok(Err(Missing::Message)),
+    let of_id = |id| Ok::<_, RowsError>(read(rows, &keys::message(app, id))?.map(|row| (id, row)));
+    let of_event_id = |event_id: &str| match read::<EventIdRow>(rows, &keys::event_id(app, event_id))? {
+        Some(known) => of_id(known.message),
+        None => Ok(None),
+    };
+    let found = match message {
+        MessageRef::EventId(event_id) => of_event_id(event_id.as_str())?,
+        MessageRef::Id(id) => match of_id(*id)? {
+            None => of_event_id(&id.to_string())?,
+            found => found,
         },
     };
-    Ok(read(rows, &keys::message(app, id))?.map(|row| (id, row)).ok_or(Missing::Message))
+    Ok(found.ok_or(Missing::Message))
 }
 
 fn payload(rows: &dyn ReadRows, app: AppId, id: MessageId) -> Result<Option<Bytes>, RowsError> {
@@ -347,11 +354,12 @@ fn deliveries(rows: &dyn ReadRows, app: AppId, message: &MessageRef, wanted: &Pa
         let endpoint_id = EndpointId(id);
         let endpoint: Option<EndpointRow> = read(rows, &keys::endpoint(EndpointKey { app, endpoint: endpoint_id }))?;
         let delivery = if endpoint.is_some() { delivery } else { delivery.given_up() };
+        let takes_any = endpoint.as_ref().is_some_and(|row| !row.spec.disabled);
         let view = DeliveryView {
             endpoint: endpoint.map(|row| row.view(endpoint_id)),
             endpoint_id,
             status: delivery.status,
-            next_attempt_wall_ms: delivery.due.map(|due| due.wall_ms),
+            next_attempt_wall_ms: delivery.due.filter(|_| takes_any).map(|due| due.wall_ms),
         };
         Ok(Some((view, 0)))
     })?;

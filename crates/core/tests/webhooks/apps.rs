@@ -158,3 +158,14 @@ fn put_makes_what_its_path_names_by_a_uid_and_never_by_an_id() {
     assert_eq!(shard.refused(put("hook", Some("new"))), Refusal::Taken);
     assert_eq!(shard.refused(creating(acme(), Some("new"), everything())), Refusal::Taken);
 }
+
+#[test]
+fn a_changed_rate_limit_of_an_application_reaches_all_of_its_endpoints() {
+    let mut shard = Shard::with_acme();
+    let endpoints = [(); 2].map(|()| shard.endpoint(everything()));
+    shard.machine.take_moved();
+    let patch = AppPatch { rate_limit: Some(Some(1)), ..AppPatch::default() };
+    shard.act(Action::PatchApp(PatchApp { app: acme(), patch }));
+    let told = shard.machine.take_moved();
+    assert_eq!(told, endpoints.map(onceward_core::codec::keys::endpoint_state), "their dispatcher looks again");
+}

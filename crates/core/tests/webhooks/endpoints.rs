@@ -95,3 +95,39 @@ fn headers_are_replaced_or_patched_whatever_their_case() {
     shard.act(set(false, &[]));
     assert_eq!(of(&shard), headers(&[]));
 }
+
+#[test]
+fn an_endpoint_that_is_put_by_its_uid_keeps_it_and_by_its_id_has_what_the_call_says() {
+    let mut shard = Shard::with_acme();
+    let put = |shard: &mut Shard, endpoint: EndpointRef| {
+        let (app, spec, secret) = (acme(), everything(), secret(1));
+        match shard.act(Action::PutEndpoint(PutEndpoint { app, endpoint, uid: None, spec, secret })) {
+            WebhookReply::Endpoint { endpoint, created } => (endpoint.id, endpoint.uid, created),
+            other => panic!("{other:?}"),
+        }
+    };
+    let by_uid = || EndpointRef::Uid(name("hook"));
+    let (id, uid, created) = put(&mut shard, by_uid());
+    assert_eq!((uid, created), (Some(name("hook")), true));
+    assert_eq!(put(&mut shard, by_uid()), (id, Some(name("hook")), false), "the same call again meets the same one");
+    assert_eq!(put(&mut shard, EndpointRef::Id(id)), (id, None, false));
+}
+
+#[test]
+fn what_a_disabled_endpoint_has_pending_has_no_next_attempt() {
+    let mut shard = Shard::with_acme();
+    let endpoint = shard.endpoint(everything());
+    let message = shard.publish(message("{}"));
+    let next = |shard: &Shard| {
+        let message = MessageRef::Id(message);
+        match shard.look(WebhookQuery::Deliveries { app: acme(), message, page: all_of_it() }) {
+            WebhookAnswer::Deliveries(page) => (page.items[0].status, page.items[0].next_attempt_wall_ms.is_some()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(next(&shard), (DeliveryStatus::Pending, true));
+    shard.set_disabled(endpoint, true);
+    assert_eq!(next(&shard), (DeliveryStatus::Pending, false));
+    shard.set_disabled(endpoint, false);
+    assert_eq!(next(&shard), (DeliveryStatus::Pending, true));
+}

@@ -186,8 +186,9 @@ fn a_call_repeated_under_its_idempotency_key_is_answered_alike_for_a_day() {
     assert_eq!(shard.rows, rows);
     // The same key in another scope is another, however the two are cut.
     for (scope, key) in [("acm", "ek"), ("acmek", "k"), ("", "acmek")] {
-        let reply = shard.act_once(scope, key, 3, creating(acme(), None, everything()));
-        assert!(matches!(reply, WebhookReply::Endpoint { created: true, .. }), "{scope} {key}");
+        let create = CreateApp { uid: None, spec: app_spec("Other"), get_if_exists: false };
+        let reply = shard.act_once(scope, key, 3, Action::CreateApp(create));
+        assert!(matches!(reply, WebhookReply::App { created: true, .. }), "{scope} {key}");
     }
 
     shard.now += 1;
@@ -215,4 +216,45 @@ fn a_call_that_was_refused_is_not_remembered() {
     assert_eq!(shard.act_once("acme", "k", 1, create()), WebhookReply::Refused(Refusal::NoApp));
     shard.app("acme");
     assert!(matches!(shard.act_once("acme", "k", 1, create()), WebhookReply::Endpoint { .. }));
+}
+
+#[test]
+fn a_message_is_found_by_an_event_id_that_reads_as_an_id() {
+    let mut shard = Shard::with_acme();
+    let plain = shard.publish(message("{}"));
+    let other_cluster = format!("msg_{:027}", 4_711);
+    let forwarded = shard.publish(message_with_id(&other_cluster, "{}"));
+    let by = |shard: &Shard, text: &str| {
+        let message = MessageRef::parse(text).unwrap();
+        match shard.look(WebhookQuery::Message { app: acme(), message, with_payload: false }) {
+            WebhookAnswer::Message(message) => Some(message.id),
+            _ => None,
+        }
+    };
+    assert_eq!(by(&shard, &other_cluster), Some(forwarded));
+    assert_eq!(by(&shard, &plain.to_string()), Some(plain));
+    shard.publish(message_with_id(&plain.to_string(), "{}"));
+    assert_eq!(by(&shard, &plain.to_string()), Some(plain), "a message of that id goes first");
+}
+
+#[test]
+fn the_answers_of_a_deleted_application_are_none_for_its_successor() {
+    let mut shard = Shard::with_acme();
+    let publish = || publishing(message("{}"));
+    let published = |reply| match reply {
+        WebhookReply::Published { message, .. } => message.id,
+        other => panic!("{other:?}"),
+    };
+    let first = published(shard.act_once("acme", "k", 1, publish()));
+    let by_id = Action::Publish(Publish {
+        app: AppRef::Id(shard.app_id()),
+        message: message("{}"),
+        retention_us: RETENTION_US,
+    });
+    assert_eq!(published(shard.act_once("another name for it", "k", 1, by_id)), first, "whatever it was called by");
+    shard.now += 1;
+    assert_eq!(shard.act(Action::DeleteApp { app: acme() }), WebhookReply::Done);
+    assert_eq!(shard.act_once("acme", "k", 1, publish()), WebhookReply::Refused(Refusal::NoApp));
+    shard.app("acme");
+    assert_ne!(published(shard.act_once("acme", "k", 1, publish())), first);
 }

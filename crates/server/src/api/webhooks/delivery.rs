@@ -23,6 +23,7 @@ impl Status {
     pub const SUCCESS: Status = Status { number: 0, text: "success" };
     pub const FAIL: Status = Status { number: 2, text: "fail" };
     /// It will be tried, at its time.
+    pub const PENDING: Status = Status { number: 1, text: "pending" };
     pub const SENDING: Status = Status { number: 3, text: "sending" };
 }
 
@@ -32,7 +33,7 @@ impl Status {
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryOut {
     id: String,
-    /// 0 success, 2 fail, 3 sending.
+    /// 0 success, 1 pending (its endpoint is disabled), 2 fail, 3 sending.
     status: u8,
     status_text: &'static str,
     /// Of one that is sending.
@@ -46,6 +47,8 @@ pub struct DeliveryOut {
 fn out(delivery: DeliveryView) -> Option<DeliveryOut> {
     let status = match delivery.status {
         DeliveryStatus::Succeeded => Status::SUCCESS,
+        // It waits for its endpoint to be enabled.
+        DeliveryStatus::Pending if delivery.next_attempt_wall_ms.is_none() => Status::PENDING,
         DeliveryStatus::Pending => Status::SENDING,
         // Nothing more will come of it by itself.
         DeliveryStatus::Failed | DeliveryStatus::Withheld => Status::FAIL,

@@ -209,7 +209,7 @@ pub async fn list_event_types(
     Deadline(deadline): Deadline,
     mut parameters: Parameters,
 ) -> Result<Json<ListBody<EventTypeOut>>, Problem> {
-    let (cursor, backwards) = parameters.iterator(|text| Name::parse(text).ok());
+    let (cursor, backwards) = parameters.iterator(|text| Name::parse(text.strip_prefix(BEHIND).unwrap_or(text)).ok());
     let descending = parameters.descending(false);
     let include_archived = parameters.flag("include_archived", false);
     let with_content = parameters.flag("with_content", false);
@@ -219,7 +219,7 @@ pub async fn list_event_types(
         WebhookAnswer::EventTypes { items, done } => {
             let name = |found: &EventTypeView| found.name.as_str().to_owned();
             Ok(Json(ListBody {
-                iterator: items.last().map(name),
+                iterator: items.last().map(|found| behind(found.name.as_str())),
                 prev_iterator: items.first().map(|found| format!("-{}", name(found))),
                 data: items.into_iter().map(|found| out(found, with_content)).collect(),
                 done,
@@ -227,6 +227,13 @@ pub async fn list_event_types(
         }
         _ => Err(unexpected()),
     }
+}
+
+/// Before a name that begins with what goes back; no name has it.
+const BEHIND: char = '=';
+
+fn behind(name: &str) -> String {
+    if name.starts_with('-') { format!("{BEHIND}{name}") } else { name.to_owned() }
 }
 
 /// Makes it, or takes it out of the archive.
