@@ -238,7 +238,14 @@ impl Trial {
             Call::Complete { slot, ref token, content } => {
                 let (account, key) = names(slot);
                 let (token, response) = (self.token(slot, token), contents()[content].clone());
-                Command::Complete(CompleteCommand { account, key, token, response, wall_ms, publishing: Default::default() })
+                Command::Complete(CompleteCommand {
+                    account,
+                    key,
+                    token,
+                    response,
+                    wall_ms,
+                    publishing: Default::default(),
+                })
             }
             Call::Abandon { slot, ref token } => {
                 let (account, key) = names(slot);

@@ -204,7 +204,11 @@ impl Reference {
             record.stage = Stage::Done { end, wall_ms, response: complete.response.clone() };
         }
         let Stage::Done { wall_ms, .. } = record.stage else { unreachable!("it is now") };
-        CompleteReply::Completed { completed_wall_ms: wall_ms, expires_wall_ms: wall_ms + record.ttl_us / 1_000, messages: Vec::new() }
+        CompleteReply::Completed {
+            completed_wall_ms: wall_ms,
+            expires_wall_ms: wall_ms + record.ttl_us / 1_000,
+            messages: Vec::new(),
+        }
     }
 
     pub fn abandon(&mut self, abandon: &AbandonCommand) -> AbandonReply {
