@@ -90,7 +90,15 @@ impl Reference {
 
     fn call(&mut self, command: &WebhookCommand, reply: &WebhookReply) {
         let Some(request) = &command.request else { return self.act(&command.action, reply) };
-        let name = (request.scope.clone(), request.key.as_str().to_owned());
+        // Within an application that is there, the application is whom the answer is for, whatever it was called by.
+        let within = match &command.action {
+            Action::CreateEndpoint(CreateEndpoint { app, .. }) | Action::Publish(Publish { app, .. }) => {
+                self.app_of(app)
+            }
+            _ => None,
+        };
+        let scope = within.map_or_else(|| request.scope.clone(), |app| app.to_string());
+        let name = (scope, request.key.as_str().to_owned());
         if let Some(known) = self.requests.get(&name).filter(|known| self.now < known.expires_at) {
             match known.fingerprint == request.fingerprint {
                 true => assert_eq!(*reply, known.reply),
