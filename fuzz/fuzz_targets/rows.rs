@@ -9,7 +9,10 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use onceward_core::{
     cluster::{Manifest, NodeId, ShardId},
-    codec::{self, keys},
+    codec::{
+        self,
+        keys::{self, Kind},
+    },
     command::{EntryBatch, Reply},
     idempotency::{self, Account, Key, RecordState},
     limits::{Bucket, Fill, HoldId, Policy, PolicyChain, PolicyName, PolicySpec},
@@ -18,6 +21,11 @@ use onceward_core::{
     rows::{Rows, Table},
     system::NodeRecord,
     time::{ClockPair, ShardTime},
+    webhooks::{
+        self, AppId, AppRef, AttemptFilter, DeliveryAttemptId, DueItem, EndpointId, EndpointKey, EndpointRef,
+        MessageFilter, MessageId, MessageRef, Name, PageIn, WebhookQuery, due, pending_delivery, pending_endpoints,
+        target,
+    },
 };
 use onceward_fuzz::{assert_bounded, assert_survives, dispatch, memory_bytes_max};
 use onceward_storage::{Family, MemoryStore, ShardState, SnapshotDir, StateHash, Store, WriteSet, keys as disk_keys};
@@ -52,6 +60,9 @@ fn values(bytes: &[u8]) {
     assert_survives::<Query>(bytes);
     assert_survives::<Answer>(bytes);
     idempotency::fuzzing::record(bytes);
+    (0..=u8::MAX).filter_map(|tag| Kind::of(&[tag])).for_each(|kind| {
+        webhooks::fuzzing::row(kind, bytes);
+    });
     onceward_shard::fuzzing::identity(bytes);
     onceward_consensus::fuzzing::applied_position(bytes);
 }
@@ -62,6 +73,13 @@ fn row_keys(bytes: &[u8]) {
     }
     if let Some(revision) = keys::parse_revision(bytes) {
         assert_eq!(keys::revision(revision), bytes);
+    }
+    if let Some((endpoint, item)) = keys::parse_delivery_due(bytes) {
+        assert_eq!(keys::delivery_due(endpoint, item), bytes);
+    }
+    if let Ok(text) = str::from_utf8(bytes) {
+        assert!(AppId::parse(text).is_none_or(|id| id.to_string() == text));
+        assert!(DeliveryAttemptId::parse(text).is_none_or(|id| id.to_string() == text));
     }
     let bytes = Bytes::copy_from_slice(bytes);
     if let Some((at, row)) = keys::parse_due(&bytes) {
@@ -95,30 +113,7 @@ const FILED: u8 = 0x80;
 /// Whether a shard goes on, or is started anew before each batch and knows nothing but what lies in the store, makes
 /// no difference.
 fn apply(shard: ShardId, input: &[u8]) {
-    let row_keys = [
-        keys::CLOCK.clone(),
-        keys::SYNCED_REVISION.clone(),
-        keys::policy_chain("api"),
-        keys::policy_chain("window"),
-        keys::bucket("api", "k"),
-        keys::bucket("api", "key_123"),
-        keys::bucket("window", "k"),
-        keys::admitted_id("api", "k", "r"),
-        keys::admitted_id("api", "key_123", "req-1"),
-        keys::hold(HoldId(5)),
-        keys::POLICY_TOTALS.clone(),
-        keys::policy("api"),
-        keys::policy("window"),
-        keys::revision(1),
-        keys::revision(7),
-        keys::MANIFEST.clone(),
-        keys::node(NodeId(2)),
-        keys::record("acme", "k"),
-        keys::record("acme", "8e03978e-40d5"),
-        keys::TOKENS.clone(),
-        keys::indeterminate(&keys::record("acme", "k")),
-        keys::indeterminate(&keys::record("acme", "8e03978e-40d5")),
-    ];
+    let row_keys = row_keys_by_number();
     let (mut running, mut restarted) = (empty_state(shard), empty_state(shard));
     let mut machine = Machine::new(shard);
     let mut runs = false;
@@ -151,12 +146,74 @@ fn apply(shard: ShardId, input: &[u8]) {
         // A row that no command has read may be unreadable.
         drop(answer(shard, &running, &query));
     }
+    dispatch_from(&running);
 }
 
-fn queries() -> [Query; 11] {
+/// Keys are only ever added at the end: the seeds name them by number.
+fn row_keys_by_number() -> Vec<Bytes> {
+    let (endpoint, message, attempt) = ids();
+    let (app, told) = (endpoint.app, EndpointKey { app: AppId::OPERATIONAL, ..endpoint });
+    vec![
+        keys::CLOCK.clone(),
+        keys::SYNCED_REVISION.clone(),
+        keys::policy_chain("api"),
+        keys::policy_chain("window"),
+        keys::bucket("api", "k"),
+        keys::bucket("api", "key_123"),
+        keys::bucket("window", "k"),
+        keys::admitted_id("api", "k", "r"),
+        keys::admitted_id("api", "key_123", "req-1"),
+        keys::hold(HoldId(5)),
+        keys::POLICY_TOTALS.clone(),
+        keys::policy("api"),
+        keys::policy("window"),
+        keys::revision(1),
+        keys::revision(7),
+        keys::MANIFEST.clone(),
+        keys::node(NodeId(2)),
+        keys::record("acme", "k"),
+        keys::record("acme", "8e03978e-40d5"),
+        keys::TOKENS.clone(),
+        keys::indeterminate(&keys::record("acme", "k")),
+        keys::indeterminate(&keys::record("acme", "8e03978e-40d5")),
+        keys::IDS.clone(),
+        keys::app(app),
+        keys::app(AppId::OPERATIONAL),
+        keys::app_uid("acme"),
+        keys::endpoint(endpoint),
+        keys::endpoint(told),
+        keys::endpoint_uid(app, "hook"),
+        keys::endpoint_state(endpoint),
+        keys::message(app, message),
+        keys::message(AppId::OPERATIONAL, message),
+        keys::payload(app, message),
+        keys::event_id(app, "evt-1"),
+        keys::delivery(endpoint, message),
+        keys::delivery_due(endpoint, DueItem { at: ShardTime(7_000_000), message }),
+        keys::attempt(app, message, attempt),
+        keys::attempt_of_endpoint(endpoint, attempt),
+        keys::request("token", "8e03978e-40d5"),
+        keys::clearing_app(app),
+        keys::clearing_endpoint(endpoint),
+        keys::event_type("invoice.paid"),
+        keys::EVENT_TYPES.clone(),
+        keys::OPERATIONAL_REVISION.clone(),
+    ]
+}
+
+/// Those that the golden files name.
+fn ids() -> (EndpointKey, MessageId, DeliveryAttemptId) {
+    let app = AppId::parse("app_000000000000001AbvLS5ieAWTS").expect("an id");
+    let endpoint = EndpointId::parse("ep_000000000000001AbvLS5ieAWTT").expect("an id");
+    let message = MessageId::parse("msg_000000000000001AbvLS5ieAWTU").expect("an id");
+    let attempt = DeliveryAttemptId::parse("atmpt_000000000000001AbvLS5ieAWTV").expect("an id");
+    (EndpointKey { app, endpoint }, message, attempt)
+}
+
+fn queries() -> Vec<Query> {
     let (account, key) = (Account::parse("acme").expect("an account"), Key::parse("k").expect("a key"));
     let list = |state| Query::Records { account: account.clone(), state, after: None, limit: 9 };
-    [
+    let mut queries = vec![
         Query::Policy { name: "api".to_owned() },
         Query::Policies { after: None, limit: 1 },
         Query::PolicyChanges { since: 0, bytes_max: 1_000 },
@@ -168,7 +225,50 @@ fn queries() -> [Query; 11] {
         Query::Record { account: account.clone(), key: key.clone() },
         Query::Replay { account: account.clone(), key: key.clone(), fingerprint: "f".to_owned() },
         Query::HasMovedOn { account, key, token: 1 },
+    ];
+    queries.extend(queries_of_webhooks().map(Query::Webhook));
+    queries
+}
+
+fn queries_of_webhooks() -> [WebhookQuery; 17] {
+    let (EndpointKey { endpoint, .. }, message, attempt) = ids();
+    let name = |text: &str| Name::parse(text).expect("a name");
+    let (app, by_id) = (AppRef::Uid(name("acme")), AppRef::Id(ids().0.app));
+    let (endpoint, hook) = (EndpointRef::Id(endpoint), EndpointRef::Uid(name("hook")));
+    let (by_event, message) = (MessageRef::EventId(name("evt-1")), MessageRef::Id(message));
+    let page = PageIn { cursor: None, backwards: false, descending: true, limit: 9 };
+    let filter = || MessageFilter { event_types: Some(vec![name("invoice.paid")]), ..MessageFilter::default() };
+    let attempts = || AttemptFilter { message: filter(), ..AttemptFilter::default() };
+    let with_payload = true;
+    [
+        WebhookQuery::App { app: app.clone() },
+        WebhookQuery::Apps { page },
+        WebhookQuery::Endpoint { app: app.clone(), endpoint: hook.clone() },
+        WebhookQuery::Endpoints { app: AppRef::Operational, page },
+        WebhookQuery::Endpoints { app: app.clone(), page },
+        WebhookQuery::Secret { app: app.clone(), endpoint: endpoint.clone() },
+        WebhookQuery::Headers { app: by_id.clone(), endpoint: hook },
+        WebhookQuery::Message { app: by_id.clone(), message: by_event, with_payload },
+        WebhookQuery::Messages { app: app.clone(), filter: filter(), with_payload, page },
+        WebhookQuery::AttemptsOfMessage { app: by_id.clone(), message: message.clone(), filter: attempts(), page },
+        WebhookQuery::AttemptsOfEndpoint { app: by_id, endpoint, filter: attempts(), page },
+        WebhookQuery::Attempt { app: app.clone(), message: message.clone(), attempt },
+        WebhookQuery::Deliveries { app, message, page },
+        WebhookQuery::EventType { name: name("invoice.paid") },
+        WebhookQuery::EventTypes { cursor: None, backwards: true, descending: false, include_archived: true, limit: 9 },
+        WebhookQuery::Operational,
+        WebhookQuery::OperationalRevision,
     ]
+}
+
+/// What a dispatcher reads.
+fn dispatch_from(state: &ShardState) {
+    let until = ShardTime(u64::MAX);
+    for (endpoint, _) in pending_endpoints(state, None, 9).unwrap_or_default() {
+        drop(target(state, endpoint, until));
+        let (items, _) = due(state, endpoint, until, None, 9).unwrap_or_default();
+        items.iter().for_each(|item| drop(pending_delivery(state, endpoint, item.message)));
+    }
 }
 
 fn empty_state(shard: ShardId) -> ShardState {
@@ -177,7 +277,11 @@ fn empty_state(shard: ShardId) -> ShardState {
 
 fn hash(state: &mut ShardState) -> StateHash {
     let store = state.store();
-    state.flush().and_then(|()| state.freeze(&store)).and_then(|frozen| frozen.hash()).expect("memory takes and gives back every row")
+    state
+        .flush()
+        .and_then(|()| state.freeze(&store))
+        .and_then(|frozen| frozen.hash())
+        .expect("memory takes and gives back every row")
 }
 
 /// A snapshot file. One that is whole is cut into pieces that are the file again, and installed has the hash that it
