@@ -576,6 +576,27 @@ async fn event_types_are_made_archived_and_expunged() {
 }
 
 #[tokio::test]
+async fn event_types_whose_names_begin_as_iterators_backwards_do_are_listed_once_each() {
+    let api = api();
+    let names = ["-", "--a", "-b", "c"];
+    for name in names {
+        made(call(&api, "POST", "/event-type", json!({"name": name, "description": "d"})).await, 201);
+    }
+    let (mut seen, mut path) = (Vec::new(), "/event-type?limit=1".to_owned());
+    while seen.len() <= names.len() {
+        let page = made(get(&api, &path).await, 200);
+        seen.extend(page["data"].as_array().unwrap().iter().map(|found| found["name"].as_str().unwrap().to_owned()));
+        if page["done"] == true {
+            break;
+        }
+        path = format!("/event-type?limit=1&iterator={}", page["iterator"].as_str().unwrap());
+    }
+    assert_eq!(seen, names);
+    let before = made(get(&api, "/event-type?iterator=--b").await, 200);
+    assert_eq!(before["data"].as_array().unwrap().len(), 2, "those before the name behind the first hyphen");
+}
+
+#[tokio::test]
 async fn operational_endpoints_are_endpoints_of_the_cluster() {
     let api = api();
     let path = "/operational-webhook/endpoint";
