@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::{sync::oneshot, time::timeout};
 use tracing::{error, warn};
-use url::Url;
 
 use crate::{
     attempt::Node,
@@ -16,7 +15,6 @@ use crate::{
     config::DispatchConfig,
     dispatcher::{self, DispatcherActor},
     feed::Feed,
-    guard::UrlError,
     permits::Permits,
     resolve::Resolve,
     sender::Sender,
@@ -60,11 +58,6 @@ impl Dispatch {
         let supervised = Supervised { node: node.clone(), feeds, actors: actors.clone(), running: BTreeMap::new() };
         let (supervisor, _) = Actor::spawn(None, Supervisor, supervised).await?;
         Ok(Dispatch { node, actors, supervisor })
-    }
-
-    /// Judges the URL of an endpoint that is being made or changed, by what may be reached now.
-    pub async fn check_url(&self, text: &str) -> Result<Url, UrlError> {
-        self.node.sender.check_url(text).await
     }
 
     pub fn stats(&self) -> DispatchStats {

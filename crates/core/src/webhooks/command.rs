@@ -83,7 +83,7 @@ pub enum WebhookReply {
         message: MessageView,
         repeated: bool,
     },
-    /// Deleted, set or rotated; of operational endpoints with the revision that data shards are to reach.
+    /// Deleted, set or rotated.
     Done,
     Refused(Refusal),
 }
