@@ -113,7 +113,9 @@ async fn a_node_that_was_not_meant_or_has_the_same_number_or_another_version_is_
 
     let newer = Door { hello: Hello { version: PROTOCOL_VERSION + 1, ..hello(1) }, ..Door::of(1) };
     let (dialled, _) = shake(&newer, &Door::of(2), 2, (&SECRET, &SECRET)).await;
-    assert!(matches!(dialled, Err(HandshakeError::RefusedByPeer(text)) if text.contains("version 2")));
+    assert!(
+        matches!(dialled, Err(HandshakeError::RefusedByPeer(text)) if text.contains(&format!("version {}", newer.hello.version)))
+    );
 }
 
 /// Someone without the secret who answers with what the dialler itself proved.

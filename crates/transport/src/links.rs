@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of everything on the wire: handshake, frames and the bodies that other crates put into them. Nodes of
 /// different versions refuse each other.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// What a node says about itself when a connection begins. Both sides send theirs; the handshake authenticates it.
 ///
