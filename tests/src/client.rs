@@ -1,8 +1,11 @@
 //! A client of one node over HTTP with connection reuse, and the classes of outcome that the promises are stated in.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
-use reqwest::{Method, header::HeaderMap};
+use reqwest::{
+    Method,
+    header::{AUTHORIZATION, HeaderMap, HeaderValue},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -156,9 +159,21 @@ pub struct StateHash {
 
 impl Api {
     pub fn new(url: String) -> Api {
+        Api::with(url, HeaderMap::new(), None)
+    }
+
+    /// A client that presents an access token, and dials from an address of its own.
+    pub fn of_stranger(url: String, token: &str, from: IpAddr) -> Api {
+        let value = HeaderValue::from_str(&format!("Bearer {token}")).expect("tokens are visible characters");
+        Api::with(url, HeaderMap::from_iter([(AUTHORIZATION, value)]), Some(from))
+    }
+
+    fn with(url: String, headers: HeaderMap, from: Option<IpAddr>) -> Api {
         let http = reqwest::Client::builder()
             .no_proxy()
             .timeout(SILENCE_MAX)
+            .default_headers(headers)
+            .local_address(from)
             .build()
             .expect("a client without TLS needs nothing from the system");
         Api { url, http }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -13,9 +14,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{
     client::{Api, ClusterStatus, Outcome},
-    config::{NodeAddress, Settings},
+    config::Settings,
+    failpoints::{self, Failpoints},
+    layout::Layout,
+    links::{Network, NetworkKind},
     node::Node,
-    ports::free_port,
 };
 
 /// Generous: a machine with two cores may be building something beside.
@@ -27,6 +30,8 @@ static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
 
 pub struct Cluster {
     nodes: Vec<Node>,
+    clients: Vec<Api>,
+    network: Option<Network>,
     settings: BTreeMap<u16, Settings>,
     data_shards: u16,
     dir: TempDir,
@@ -38,6 +43,9 @@ pub struct Builder {
     data_shards: u16,
     settings: Vec<(String, toml::Value)>,
     environment: Vec<(u16, String, String)>,
+    network: NetworkKind,
+    /// The program to run, if it is one that reads failpoints.
+    with_failpoints: Option<PathBuf>,
 }
 
 impl Builder {
@@ -63,21 +71,40 @@ impl Builder {
         self
     }
 
+    /// The network between nodes, and to them.
+    pub fn network(mut self, kind: NetworkKind) -> Builder {
+        self.network = kind;
+        self
+    }
+
+    /// Runs a program that reads [`Failpoints`], and gives each node some.
+    pub fn with_failpoints(mut self, program: PathBuf) -> Builder {
+        self.with_failpoints = Some(program);
+        self
+    }
+
     /// Founds the cluster on node 1, starts all nodes and waits until all are ready.
     pub async fn start(self) -> Cluster {
         let turn = ONE_AT_A_TIME.acquire().await.expect("the semaphore is never closed");
         let dir = tempfile::Builder::new().prefix("onceward-test-").tempdir().expect("a temporary directory");
-        let addresses: Vec<NodeAddress> =
-            (1..=self.nodes).map(|id| NodeAddress { id, http_port: free_port(), peer_port: free_port() }).collect();
+        let layout = Layout::new(self.network, self.nodes);
         let mut nodes = Vec::new();
         let mut settings = BTreeMap::new();
-        for address in &addresses {
-            let mut node =
-                Node::new(address.id, address.http_port, address.peer_port, dir.path().join(address.id.to_string()));
+        for address in &layout.addresses {
+            let mut node = Node::new(address, layout.observer(address.id), dir.path().join(address.id.to_string()));
             for (_, name, value) in self.environment.iter().filter(|(of, ..)| *of == address.id) {
                 node.env(name, value);
             }
-            let mut own = Settings::new(address, &addresses, &node.data_dir, self.data_shards);
+            if let Some(program) = &self.with_failpoints {
+                node.program(program.clone());
+                let file = failpoints_file(dir.path(), address.id);
+                Failpoints::default().write(&file);
+                node.env(failpoints::VARIABLE, file.to_str().expect("temporary directories have plain names"));
+            }
+            if let Some(Network::Namespaces(namespaces)) = &layout.network {
+                node.run_by(namespaces.prefix(address.id));
+            }
+            let mut own = Settings::new(address, &layout.as_seen_by(address.id), &node.data_dir, self.data_shards);
             for (name, value) in &self.settings {
                 own.set(name, value.clone());
             }
@@ -85,7 +112,10 @@ impl Builder {
             settings.insert(address.id, own);
             nodes.push(node);
         }
-        let mut cluster = Cluster { nodes, settings, data_shards: self.data_shards, dir, _turn: turn };
+        let clients = layout.addresses.iter().map(|address| layout.client(address.id)).collect();
+        let network = layout.network;
+        let mut cluster =
+            Cluster { nodes, clients, network, settings, data_shards: self.data_shards, dir, _turn: turn };
         cluster.node(1).init();
         cluster.start_all();
         cluster.wait_all_ready().await;
@@ -95,10 +125,17 @@ impl Builder {
 
 impl Cluster {
     pub fn builder() -> Builder {
-        Builder { nodes: 3, data_shards: 8, settings: Vec::new(), environment: Vec::new() }
+        Builder {
+            nodes: 3,
+            data_shards: 8,
+            settings: Vec::new(),
+            environment: Vec::new(),
+            network: NetworkKind::Direct,
+            with_failpoints: None,
+        }
     }
 
-    pub fn dir(&self) -> &std::path::Path {
+    pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
@@ -118,6 +155,25 @@ impl Cluster {
         self.nodes.iter().map(|node| node.api.clone()).collect()
     }
 
+    /// As [`Cluster::apis`], but by links that the network can make fail.
+    pub fn clients(&self) -> Vec<Api> {
+        self.clients.clone()
+    }
+
+    /// The network that the builder was told to make.
+    pub fn network(&mut self) -> &mut Network {
+        self.network.as_mut().expect("a cluster with a network that can fail")
+    }
+
+    /// What goes wrong on a node with failpoints from now on.
+    pub fn set_failpoints(&self, id: u16, failpoints: &Failpoints) {
+        failpoints.write(&failpoints_file(self.dir.path(), id));
+    }
+
+    pub fn data_shards(&self) -> u16 {
+        self.data_shards
+    }
+
     pub fn pids(&self) -> Vec<u32> {
         self.nodes.iter().map(Node::pid).collect()
     }
@@ -130,8 +186,28 @@ impl Cluster {
         settings.write(&file);
     }
 
+    pub fn start(&mut self, id: u16) {
+        if let Some(network) = &mut self.network {
+            network.up(id);
+        }
+        self.node(id).start();
+    }
+
+    /// SIGKILL; returns when the process is gone.
+    pub fn kill(&mut self, id: u16) {
+        self.node(id).kill();
+        self.gone(id);
+    }
+
+    /// To be called when a process ended by itself.
+    pub fn gone(&mut self, id: u16) {
+        if let Some(network) = &mut self.network {
+            network.down(id);
+        }
+    }
+
     pub fn start_all(&mut self) {
-        self.nodes.iter_mut().for_each(Node::start);
+        self.ids().for_each(|id| self.start(id));
     }
 
     /// SIGKILL to all nodes before any is waited for: as a power cut of the whole rack, but for the page cache.
@@ -141,7 +217,7 @@ impl Cluster {
                 node.signal(rustix::process::Signal::KILL);
             }
         }
-        self.nodes.iter_mut().for_each(Node::kill);
+        self.ids().for_each(|id| self.kill(id));
     }
 
     pub async fn wait_ready(&mut self, id: u16) {
@@ -259,6 +335,10 @@ impl Cluster {
             }
         }
     }
+}
+
+fn failpoints_file(cluster: &Path, node: u16) -> PathBuf {
+    cluster.join(format!("failpoints-{node}.toml"))
 }
 
 /// The hash of every shard whose holders all stand at the same index; panics where hashes differ at one index.

@@ -1,32 +1,40 @@
 //! The config file of a test node: what every node needs, and whatever a test sets beyond it.
 
-use std::{fs, path::Path};
+use std::{fs, net::SocketAddr, path::Path};
 
 use toml::{Table, Value};
 
 /// What the nodes of a test prove to each other that they know.
 pub const SECRET: &str = "a secret of the test kit, long enough";
 
+/// The token that nodes ask for which listen on other addresses than loopback.
+pub const TOKEN: &str = "a token of the test kit, long enough";
+
+#[derive(Debug, Clone)]
 pub struct NodeAddress {
     pub id: u16,
-    pub http_port: u16,
-    pub peer_port: u16,
+    pub http: SocketAddr,
+    pub peer: SocketAddr,
 }
 
 /// What a node's config file says.
 pub struct Settings(Table);
 
 impl Settings {
+    /// `all` as this node is to reach them, which need not be where they listen; its own address is what it announces.
     pub fn new(own: &NodeAddress, all: &[NodeAddress], data_dir: &Path, data_shards: u16) -> Settings {
         let mut settings = Settings(Table::new());
         let mut set = |name: &str, value: Value| settings.set(name, value);
         set("node.id", i64::from(own.id).into());
         set("node.data_dir", data_dir.to_str().expect("temporary directories have plain names").into());
-        set("http.listen", loopback(own.http_port));
-        set("peers.listen", loopback(own.peer_port));
+        set("http.listen", own.http.to_string().into());
+        set("peers.listen", own.peer.to_string().into());
         set("peers.secret", SECRET.into());
         set("cluster.data_shards", i64::from(data_shards).into());
         set("cluster.nodes", Value::Array(all.iter().map(address).collect()));
+        if !own.http.ip().is_loopback() {
+            set("auth.tokens", Value::Array(vec![token()]));
+        }
         settings
     }
 
@@ -49,14 +57,15 @@ impl Settings {
     }
 }
 
-fn loopback(port: u16) -> Value {
-    format!("127.0.0.1:{port}").into()
-}
-
 fn address(node: &NodeAddress) -> Value {
     let mut table = Table::new();
     table.insert("id".to_owned(), i64::from(node.id).into());
-    table.insert("http_address".to_owned(), loopback(node.http_port));
-    table.insert("peer_address".to_owned(), loopback(node.peer_port));
+    table.insert("http_address".to_owned(), node.http.to_string().into());
+    table.insert("peer_address".to_owned(), node.peer.to_string().into());
     table.into()
+}
+
+fn token() -> Value {
+    let fields = [("name", "test kit"), ("secret", TOKEN), ("role", "admin")];
+    Value::Table(fields.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect())
 }

@@ -3,14 +3,14 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::client::Api;
+use crate::{client::Api, config::NodeAddress};
 
 /// A graceful stop takes the leadership hand-over and the requests in flight, both bounded by their deadlines.
 const STOP_MAX: Duration = Duration::from_secs(20);
@@ -23,6 +23,9 @@ pub struct Node {
     pub data_dir: PathBuf,
     log_file: PathBuf,
     environment: BTreeMap<String, String>,
+    program: PathBuf,
+    /// What runs the program elsewhere: the beginning of its command line, or nothing.
+    prefix: Vec<String>,
     child: Option<Child>,
 }
 
@@ -39,18 +42,30 @@ pub fn binary() -> PathBuf {
 
 impl Node {
     /// A node that keeps its files in `dir`; its config file is the caller's to write.
-    pub fn new(id: u16, http_port: u16, peer_port: u16, dir: PathBuf) -> Node {
+    pub fn new(address: &NodeAddress, api: Api, dir: PathBuf) -> Node {
         fs::create_dir_all(&dir).expect("a writable directory for the node");
         Node {
-            id,
-            api: Api::new(format!("http://127.0.0.1:{http_port}")),
-            peer_port,
+            id: address.id,
+            api,
+            peer_port: address.peer.port(),
             config_file: dir.join("node.toml"),
             data_dir: dir.join("data"),
             log_file: dir.join("log"),
             environment: BTreeMap::new(),
+            program: binary(),
+            prefix: Vec::new(),
             child: None,
         }
+    }
+
+    /// Runs another program than [`binary`].
+    pub fn program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
+    /// Has the program run by another one, which is given its command line behind `prefix` and becomes it.
+    pub fn run_by(&mut self, prefix: Vec<String>) {
+        self.prefix = prefix;
     }
 
     /// An environment variable from the next start on.
@@ -78,7 +93,14 @@ impl Node {
     }
 
     fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = match self.prefix.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
         command.arg(name).arg("--config").arg(&self.config_file);
         command
     }
@@ -118,17 +140,32 @@ impl Node {
     }
 
     /// Waits until the process ends by itself.
-    pub async fn wait_exit(&mut self, at_most: Duration) -> std::process::ExitStatus {
+    pub async fn wait_exit(&mut self, at_most: Duration) -> ExitStatus {
+        let status = self.exit_within(at_most).await;
+        status.unwrap_or_else(|| panic!("node {} still runs after {at_most:?}", self.id))
+    }
+
+    /// How the process ended by itself, or none if it still runs by then.
+    pub async fn exit_within(&mut self, at_most: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + at_most;
         let child = self.child.as_mut().unwrap_or_else(|| panic!("node {} does not run", self.id));
         loop {
             if let Some(status) = child.try_wait().expect("the child is ours") {
                 self.child = None;
-                return status;
+                return Some(status);
             }
-            assert!(Instant::now() < deadline, "node {} still runs after {at_most:?}", self.id);
+            if Instant::now() >= deadline {
+                return None;
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// How the process ended, if it did although nobody asked it to.
+    pub fn unexpected_exit(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().expect("the child is ours")?;
+        self.child = None;
+        Some(status)
     }
 
     /// SIGSTOP.
@@ -150,6 +187,10 @@ impl Node {
     pub fn wipe(&mut self) {
         assert!(!self.is_running(), "node {} still runs", self.id);
         fs::remove_dir_all(&self.data_dir).expect("the data directory can be deleted");
+    }
+
+    pub fn log_file(&self) -> &Path {
+        &self.log_file
     }
 
     pub fn log(&self) -> String {
