@@ -7,6 +7,7 @@
 pub mod client;
 pub mod cluster;
 pub mod config;
+pub mod draw;
 pub mod failover;
 pub mod failpoints;
 mod layout;
@@ -15,6 +16,6 @@ pub mod load;
 pub mod node;
 pub mod ports;
 pub mod process_stats;
-pub mod random;
+
 pub mod receiver;
 pub mod webhooks;

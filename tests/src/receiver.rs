@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -95,7 +95,7 @@ impl Delivery {
 
 /// Listens from [`Receiver::start`] until it is stopped or dropped, always on the same port.
 pub struct Receiver {
-    port: u16,
+    address: SocketAddr,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
 }
@@ -118,7 +118,13 @@ struct Path {
 
 impl Receiver {
     pub async fn start() -> Receiver {
-        let mut receiver = Receiver { port: free_port(), shared: Arc::default(), accepting: None };
+        Receiver::start_on(Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// On an address of this machine that nodes elsewhere reach it by.
+    pub async fn start_on(host: IpAddr) -> Receiver {
+        let address = SocketAddr::from((host, free_port()));
+        let mut receiver = Receiver { address, shared: Arc::default(), accepting: None };
         receiver.listen().await;
         receiver
     }
@@ -126,7 +132,7 @@ impl Receiver {
     /// Listens again after [`Receiver::stop`].
     pub async fn listen(&mut self) {
         assert!(self.accepting.is_none(), "it listens already");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let address = self.address;
         let listener = TcpListener::bind(address).await.unwrap_or_else(|error| panic!("{address}: {error}"));
         self.accepting = Some(tokio::spawn(accept(listener, self.shared.clone())));
     }
@@ -140,7 +146,7 @@ impl Receiver {
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.port)
+        format!("http://{}{path}", self.address)
     }
 
     /// From now on each delivery to the path gets the next of these; the last one stays.
@@ -156,6 +162,18 @@ impl Receiver {
     /// What came to the path so far, in order.
     pub fn deliveries(&self, path: &str) -> Vec<Delivery> {
         self.shared.with(path, |path| path.deliveries.clone())
+    }
+
+    /// What came to each path beyond the first so many, as `seen` counts them by path; counts them as seen.
+    pub fn news(&self, seen: &mut BTreeMap<String, usize>) -> Vec<Delivery> {
+        let paths = self.shared.paths.lock().expect("nobody panics with it");
+        let mut news = Vec::new();
+        for (name, path) in paths.iter() {
+            let seen = seen.entry(name.clone()).or_default();
+            news.extend_from_slice(&path.deliveries[*seen..]);
+            *seen = path.deliveries.len();
+        }
+        news
     }
 
     pub fn count(&self, path: &str) -> usize {

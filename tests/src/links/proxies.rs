@@ -29,7 +29,7 @@ use tokio::{
 };
 
 use super::{Condition, Flow, Party, Passage};
-use crate::{ports::free_port, random::Random};
+use crate::{draw::Draw, ports::free_port};
 
 const CHUNK_BYTES: usize = 16 << 10;
 /// With [`CHUNK_BYTES`], a MiB for each direction of a connection: what kernels buffer.
@@ -297,7 +297,7 @@ async fn pump(from: ReadHalf<'_>, to: WriteHalf<'_>, way: &Way) -> io::Result<()
 
 async fn read(mut from: ReadHalf<'_>, queue: mpsc::Sender<(Instant, Piece)>, way: &Way) {
     // Not of the run's seed: which bytes pass when is not either.
-    let mut random = Random::new(way.counters.connections.load(Ordering::Relaxed));
+    let mut draw = Draw::new(way.counters.connections.load(Ordering::Relaxed), "read");
     let mut last_due = Instant::now();
     loop {
         let mut bytes = vec![0; CHUNK_BYTES];
@@ -310,7 +310,7 @@ async fn read(mut from: ReadHalf<'_>, queue: mpsc::Sender<(Instant, Piece)>, way
             Err(_) => Piece::Broken,
         };
         let condition = way.state.borrow().condition;
-        let jitter = condition.jitter.mul_f64(random.below(1000) as f64 / 1000.0);
+        let jitter = condition.jitter.mul_f64(draw.below(1000) as f64 / 1000.0);
         // Never before what came before it: TCP keeps the order.
         last_due = last_due.max(Instant::now() + condition.delay + jitter);
         let last = !matches!(piece, Piece::Bytes(_));
@@ -326,7 +326,7 @@ async fn read(mut from: ReadHalf<'_>, queue: mpsc::Sender<(Instant, Piece)>, way
 async fn write(mut queued: mpsc::Receiver<(Instant, Piece)>, mut to: WriteHalf<'_>, way: &Way) -> io::Result<()> {
     let mut state = way.state.subscribe();
     let half_closes = state.borrow().half_closes;
-    let mut random = Random::new(!way.counters.connections.load(Ordering::Relaxed));
+    let mut draw = Draw::new(way.counters.connections.load(Ordering::Relaxed), "write");
     let mut half_closed = way.state.subscribe();
     let carrying = async {
         while let Some((due, piece)) = queued.recv().await {
@@ -336,7 +336,7 @@ async fn write(mut queued: mpsc::Receiver<(Instant, Piece)>, mut to: WriteHalf<'
             }
             match piece {
                 Piece::Bytes(mut bytes) => {
-                    way.corrupt(&mut bytes, &mut random);
+                    way.corrupt(&mut bytes, &mut draw);
                     if write_paced(&mut to, &bytes, way).await.is_err() {
                         // The receiver is gone: the sender learns it from the other direction.
                         return Ok(());
@@ -390,11 +390,11 @@ impl Way {
         }
     }
 
-    fn corrupt(&self, bytes: &mut [u8], random: &mut Random) {
+    fn corrupt(&self, bytes: &mut [u8], draw: &mut Draw) {
         let per_mib = u64::from(self.state.borrow().condition.corrupt_per_mib);
-        if random.below(1 << 20) < per_mib * bytes.len() as u64 {
-            let at = random.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << random.below(8);
+        if draw.below(1 << 20) < per_mib * bytes.len() as u64 {
+            let at = draw.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << draw.below(8);
             count(&self.counters.bytes_corrupted, 1);
         }
     }

@@ -25,8 +25,11 @@ struct Pair {
 async fn pair() -> Pair {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxies = Proxies::start(&[Route { flow: THERE, target: listener.local_addr().unwrap() }]);
-    let dialler = TcpStream::connect(("127.0.0.1", proxies.port(THERE))).await.unwrap();
-    let (acceptor, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    let mut dialler = TcpStream::connect(("127.0.0.1", proxies.port(THERE))).await.unwrap();
+    let (mut acceptor, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    // Until then the proxy may still be dialling.
+    dialler.write_all(b"!").await.unwrap();
+    arrives(&mut acceptor, b"!").await;
     Pair { proxies, listener, dialler, acceptor }
 }
 
