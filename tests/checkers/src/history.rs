@@ -3,6 +3,8 @@
 //!
 //! Times are microseconds since the start of the run on one monotonic clock, that of the process that records.
 
+use std::io::{self, BufRead, Write};
+
 use serde::{Deserialize, Serialize};
 
 /// One line of a history.
@@ -34,6 +36,14 @@ pub struct Run {
     pub started_at: String,
 }
 
+impl Record {
+    /// Writes it as a line of `history.jsonl`.
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut to, self)?;
+        to.write_all(b"\n")
+    }
+}
+
 /// A call of one client to one node, and what came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
@@ -50,6 +60,25 @@ pub struct Operation {
     pub last: bool,
     pub call: Call,
     pub outcome: Outcome,
+}
+
+impl Operation {
+    /// The last instant at which it can have taken effect: open where its outcome is unknown.
+    pub fn effective_until_us(&self) -> u64 {
+        if self.reply().is_some() { self.returned_us } else { u64::MAX }
+    }
+
+    /// Whether it can have taken effect at all.
+    pub fn may_have_applied(&self) -> bool {
+        self.outcome != Outcome::Refused
+    }
+
+    pub fn reply(&self) -> Option<&Reply> {
+        match &self.outcome {
+            Outcome::Answered { reply } => Some(reply),
+            Outcome::Refused | Outcome::Unknown | Outcome::Unexpected { .. } => None,
+        }
+    }
 }
 
 /// How a call ended, in the classes of the HTTP contract.
@@ -371,6 +400,25 @@ pub struct History {
 }
 
 impl History {
+    /// Reads `history.jsonl`. A last line without its end was being written when the recorder died, and is left out.
+    pub fn read(mut lines: impl BufRead) -> io::Result<History> {
+        let (mut history, mut line) = (History::default(), String::new());
+        for number in 1.. {
+            line.clear();
+            if lines.read_line(&mut line)? == 0 {
+                break;
+            }
+            match serde_json::from_str(&line) {
+                Ok(record) => history.push(record),
+                Err(_) if !line.ends_with('\n') => break,
+                Err(error) => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, format!("line {number}: {error}")));
+                }
+            }
+        }
+        Ok(history)
+    }
+
     pub fn push(&mut self, record: Record) {
         match record {
             Record::Run(run) => self.run = Some(run),

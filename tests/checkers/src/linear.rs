@@ -1,0 +1,225 @@
+//! Linearizability of one object, by just-in-time linearization (after Lowe, "Testing for linearizability", 2017).
+//!
+//! Walks invocations and returns in order of time and keeps every configuration (state of the object, calls under way that
+//! took effect already) that explains what was answered so far. A call takes effect at the latest when it returns. Work
+//! grows with what is under way at once and not with the length of the history, so nobody has to cut histories into
+//! pieces; models may be nondeterministic and see time, as leases need; and the first answer that nothing explains is known.
+
+use std::{collections::HashSet, hash::Hash};
+
+/// Steps of the model that one object may cost: some seconds at most. What is not decided by then is undecided.
+const STEPS_MAX: usize = 1_000_000;
+/// Calls that may be under way at once, those of unknown outcome included, which stay so to the end.
+const SLOTS: usize = u128::BITS as usize;
+
+/// A sequential object.
+pub(crate) trait Model {
+    type Call;
+    type State: Clone + Eq + Hash;
+
+    fn initial(&self) -> Self::State;
+
+    /// The states in which `call`, with the outcome that it had, may leave the object when it takes effect not later than
+    /// `until_us`. None: it cannot have had this outcome.
+    fn step(&self, state: &Self::State, call: &Self::Call, until_us: u64) -> Vec<Self::State>;
+}
+
+/// A call and the time in which it took effect. Without a return it may take effect at any later time, or never.
+pub(crate) struct Span<C> {
+    pub invoked_us: u64,
+    pub returned_us: Option<u64>,
+    pub call: C,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    Linearizable,
+    /// No order explains all answers up to that of the call at this place.
+    Violated(usize),
+    /// Too much was under way at once.
+    Undecided,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Configuration<S> {
+    state: S,
+    /// Slots of calls under way that have taken effect.
+    done: u128,
+}
+
+pub(crate) fn judge<M: Model>(model: &M, spans: &[Span<M::Call>]) -> Judgement {
+    let mut search = Search {
+        model,
+        spans,
+        slots: vec![None; SLOTS],
+        open: 0,
+        steps_left: STEPS_MAX,
+        configurations: vec![Configuration { state: model.initial(), done: 0 }],
+    };
+    for event in events(spans) {
+        match event {
+            Event::Invoked(at) => {
+                let Some(slot) = search.slots.iter().position(Option::is_none) else { return Judgement::Undecided };
+                search.slots[slot] = Some(at);
+                search.open |= u128::from(spans[at].returned_us.is_none()) << slot;
+            }
+            Event::Returned { at, at_us } => match search.finish(at, at_us) {
+                None => return Judgement::Undecided,
+                Some(0) => return Judgement::Violated(at),
+                Some(_) => {}
+            },
+        }
+    }
+    Judgement::Linearizable
+}
+
+enum Event {
+    Invoked(usize),
+    Returned { at: usize, at_us: u64 },
+}
+
+/// In order of time; at the same microsecond calls begin before others end, as nobody knows better.
+fn events<C>(spans: &[Span<C>]) -> impl Iterator<Item = Event> {
+    let mut events = Vec::with_capacity(spans.len() * 2);
+    for (at, span) in spans.iter().enumerate() {
+        events.push((span.invoked_us, 0, at));
+        events.extend(span.returned_us.map(|returned_us| (returned_us, 1, at)));
+    }
+    events.sort_unstable();
+    events.into_iter().map(|(at_us, kind, at)| match kind {
+        0 => Event::Invoked(at),
+        _ => Event::Returned { at, at_us },
+    })
+}
+
+struct Search<'a, M: Model> {
+    model: &'a M,
+    spans: &'a [Span<M::Call>],
+    /// Calls under way.
+    slots: Vec<Option<usize>>,
+    /// Slots of calls that never return.
+    open: u128,
+    steps_left: usize,
+    configurations: Vec<Configuration<M::State>>,
+}
+
+impl<M: Model> Search<'_, M> {
+    /// Keeps what explains that the call has taken effect by now, and how much that is; `None` when it takes too long.
+    fn finish(&mut self, call: usize, now_us: u64) -> Option<usize> {
+        let slot = self.slots.iter().position(|taken| *taken == Some(call)).expect("it was invoked before");
+        let bit = 1_u128 << slot;
+        let mut seen: HashSet<Configuration<M::State>> = self.configurations.iter().cloned().collect();
+        let mut waiting = std::mem::take(&mut self.configurations);
+        let mut finished = HashSet::new();
+        while let Some(configuration) = waiting.pop() {
+            if configuration.done & bit != 0 {
+                finished.insert(Configuration { done: configuration.done & !bit, ..configuration });
+                continue;
+            }
+            for (other, at) in self.slots.iter().enumerate() {
+                let Some(at) = at.filter(|_| configuration.done & (1 << other) == 0) else { continue };
+                self.steps_left = self.steps_left.checked_sub(1)?;
+                for state in self.model.step(&configuration.state, &self.spans[at].call, now_us) {
+                    let next = Configuration { state, done: configuration.done | 1 << other };
+                    if seen.insert(next.clone()) {
+                        waiting.push(next);
+                    }
+                }
+            }
+        }
+        self.slots[slot] = None;
+        self.configurations = self.without_needless(finished);
+        Some(self.configurations.len())
+    }
+
+    /// Drops a configuration where another one, alike, gets by with fewer of the calls that may also never take effect.
+    fn without_needless(&self, finished: HashSet<Configuration<M::State>>) -> Vec<Configuration<M::State>> {
+        if self.open == 0 {
+            return finished.into_iter().collect();
+        }
+        let mut by_need: Vec<_> = finished.into_iter().collect();
+        by_need.sort_by_key(|configuration| (configuration.done & self.open).count_ones());
+        let mut kept: Vec<Configuration<M::State>> = Vec::with_capacity(by_need.len());
+        let mut least: std::collections::HashMap<(M::State, u128), Vec<u128>> = std::collections::HashMap::new();
+        for configuration in by_need {
+            let needs = configuration.done & self.open;
+            let others = least.entry((configuration.state.clone(), configuration.done & !self.open)).or_default();
+            if others.iter().all(|other| other & needs != *other) {
+                others.push(needs);
+                kept.push(configuration);
+            }
+        }
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A register of a number: writes, and reads of what they say.
+    struct Register;
+
+    enum Access {
+        Write(u8),
+        Read(u8),
+    }
+
+    impl Model for Register {
+        type Call = Access;
+        type State = u8;
+
+        fn initial(&self) -> u8 {
+            0
+        }
+
+        fn step(&self, state: &u8, call: &Access, _until_us: u64) -> Vec<u8> {
+            match call {
+                Access::Write(value) => vec![*value],
+                Access::Read(value) if value == state => vec![*value],
+                Access::Read(_) => Vec::new(),
+            }
+        }
+    }
+
+    fn span(invoked_us: u64, returned_us: impl Into<Option<u64>>, call: Access) -> Span<Access> {
+        Span { invoked_us, returned_us: returned_us.into(), call }
+    }
+
+    use Access::{Read, Write};
+
+    #[test]
+    fn calls_under_way_at_once_take_effect_in_any_order() {
+        let history = [span(0, 9, Write(1)), span(1, 8, Write(2)), span(10, 11, Read(1)), span(12, 13, Read(1))];
+        assert_eq!(judge(&Register, &history), Judgement::Linearizable);
+    }
+
+    #[test]
+    fn a_read_that_goes_back_is_told() {
+        let history = [span(0, 9, Write(1)), span(1, 2, Read(1)), span(3, 4, Read(0))];
+        assert_eq!(judge(&Register, &history), Judgement::Violated(2));
+    }
+
+    #[test]
+    fn a_call_of_unknown_outcome_takes_effect_late_or_never_but_once() {
+        let history =
+            |last| [span(0, None, Write(1)), span(1, 2, Read(0)), span(3, 4, Write(2)), span(5, 6, Read(last))];
+        assert_eq!(judge(&Register, &history(1)), Judgement::Linearizable);
+        assert_eq!(judge(&Register, &history(2)), Judgement::Linearizable);
+        assert_eq!(judge(&Register, &history(0)), Judgement::Violated(3));
+        let twice = [
+            span(0, None, Write(1)),
+            span(1, 2, Read(1)),
+            span(3, 4, Write(2)),
+            span(5, 6, Read(2)),
+            span(7, 8, Read(1)),
+        ];
+        assert_eq!(judge(&Register, &twice), Judgement::Violated(4));
+    }
+
+    #[test]
+    fn too_many_calls_under_way_are_undecided() {
+        let history: Vec<_> = (0..200).map(|_| span(0, None, Write(1))).collect();
+        assert_eq!(judge(&Register, &history), Judgement::Undecided);
+    }
+}
