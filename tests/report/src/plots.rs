@@ -33,7 +33,7 @@ pub fn over_time(history: &History, verdicts: &[Verdict], timeline: &Timeline) -
             (throughput(timeline).draw(&under, &ticks))
             (failures(timeline).draw(&under, &ticks))
             (latency(timeline).draw(&under, &ticks))
-            (leader_lanes(history, timeline, &under, &ticks))
+            (leader_lanes(history, timeline, &ticks))
             @if !history.deliveries.is_empty() { (deliveries(timeline).draw(&under, &ticks)) }
             div #readout aria-live="polite" hidden {}
         }
@@ -82,35 +82,35 @@ fn span(class: &str, timeline: &Timeline, from_us: u64, until_us: u64, label: &s
     }
 }
 
-/// Nemeses by name, in as many rows as it takes that none overlaps another.
+/// A lane for each nemesis, in the order in which they first came.
 fn nemesis_lanes(history: &History, timeline: &Timeline, ticks: &[(f64, String)]) -> Markup {
     let mut nemeses: Vec<&Nemesis> = history.nemeses.iter().collect();
     nemeses.sort_by_key(|nemesis| (nemesis.from_us, nemesis.until_us));
-    let mut lanes: Vec<Vec<&Nemesis>> = Vec::new();
+    let mut lanes: Vec<(&str, Vec<&Nemesis>)> = Vec::new();
     for nemesis in nemeses {
-        let free = lanes.iter_mut().find(|lane| lane.last().is_none_or(|last| last.until_us <= nemesis.from_us));
-        match free {
-            Some(lane) => lane.push(nemesis),
-            None => lanes.push(vec![nemesis]),
+        match lanes.iter_mut().find(|(name, _)| *name == nemesis.name) {
+            Some((_, lane)) => lane.push(nemesis),
+            None => lanes.push((&nemesis.name, vec![nemesis])),
         }
     }
     html! {
         @if !lanes.is_empty() {
-            figure .plot.lanes {
+            figure .plot.lanes.thin {
                 figcaption { b { "Nemeses" } }
-                @for lane in &lanes {
-                    div .frame { div .scale {} div .area {
-                        @for nemesis in lane {
-                            @let title = format!("{} {} – {} {}", nemesis.name, text::clock(nemesis.from_us), text::clock(nemesis.until_us), nemesis.target);
-                            (span("nemesis", timeline, nemesis.from_us, nemesis.until_us, &nemesis.name, &title))
-                        }
-                        div .cursor {}
-                    } }
-                }
+                @for (name, lane) in &lanes { div .frame {
+                    div .scale { span { (name) } }
+                    div .area { @for nemesis in lane { (nemesis_span(nemesis, timeline)) } div .cursor {} }
+                } }
                 (time_axis(ticks))
             }
         }
     }
+}
+
+fn nemesis_span(nemesis: &Nemesis, timeline: &Timeline) -> Markup {
+    let (from, until) = (text::clock(nemesis.from_us), text::clock(nemesis.until_us));
+    let title = format!("{} {from} – {until} {}", nemesis.name, nemesis.target);
+    span("nemesis", timeline, nemesis.from_us, nemesis.until_us, "", &title)
 }
 
 /// A layer of a stack: colour class, name, and how many of a step are in it.
@@ -190,7 +190,7 @@ fn latency(timeline: &Timeline) -> Plot {
 }
 
 /// A lane a shard, in which each reign has its leader's number on it.
-fn leader_lanes(history: &History, timeline: &Timeline, under: &Markup, ticks: &[(f64, String)]) -> Markup {
+fn leader_lanes(history: &History, timeline: &Timeline, ticks: &[(f64, String)]) -> Markup {
     let reigns = reigns(history, timeline.end_us);
     html! {
         @if !reigns.is_empty() {
@@ -198,7 +198,7 @@ fn leader_lanes(history: &History, timeline: &Timeline, under: &Markup, ticks: &
                 figcaption { b { "Leaders" } span .legend { "the number is the node that leads; hatched: nobody was seen to" } }
                 @for (shard, reigns) in &reigns { div .frame {
                     div .scale { span { @if *shard == 0 { "system" } @else { "shard " (shard) } } }
-                    div .area { (under) @for reign in reigns.iter().take(REIGNS_MAX) { (leader(reign, timeline)) } div .cursor {} }
+                    div .area { @for reign in reigns.iter().take(REIGNS_MAX) { (leader(reign, timeline)) } div .cursor {} }
                 } }
                 (time_axis(ticks))
             }

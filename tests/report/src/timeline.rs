@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use onceward_checkers::history::{History, Operation, Outcome, Reply};
 
-/// As many as there are pixels to tell apart on half a screen.
-const STEPS_MAX: u64 = 600;
+/// As many as a screen has pixels to tell apart; ten minutes and what follows fit with a second each.
+const STEPS_MAX: u64 = 720;
 /// What people like to divide time by.
 const STEPS_US: [u64; 10] =
     [250_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 15_000_000, 30_000_000, 60_000_000, 300_000_000];
