@@ -34,6 +34,9 @@ pub struct Run {
     pub version: String,
     /// For people, RFC 3339; empty in a simulation.
     pub started_at: String,
+    /// What runs it again.
+    #[serde(default)]
+    pub command: String,
 }
 
 impl Record {

@@ -16,7 +16,8 @@ fn main() -> std::io::Result<()> {
     let verdicts: Vec<Verdict> = (1..=10).map(|number| verdict(number, violated)).collect();
     std::fs::create_dir_all(&dir)?;
     onceward_report::write_history(&Path::new(&dir).join("history.jsonl"), &history)?;
-    onceward_report::write(Path::new(&dir), &history, &verdicts)
+    let shortcomings = if violated { vec!["slow-fsync never bit".to_owned()] } else { Vec::new() };
+    onceward_report::write(Path::new(&dir), &history, &verdicts, &shortcomings)
 }
 
 fn verdict(number: u64, violated: bool) -> Verdict {
@@ -31,7 +32,11 @@ fn verdict(number: u64, violated: bool) -> Verdict {
     }
     if violated && number == 2 {
         let sentence = |i: u64| {
-            format!("key account-{i}/k{i}: token 7 was issued at {}.123456 s while token 6 was live until {}.500000 s", 118 + i, 119 + i)
+            format!(
+                "key account-{i}/k{i}: token 7 was issued at {}.123456 s while token 6 was live until {}.500000 s",
+                118 + i,
+                119 + i
+            )
         };
         verdict.violations = (0..3).map(sentence).collect();
     }

@@ -96,7 +96,9 @@ fn rate_per_us(terms: &Terms) -> f64 {
 fn note<'a>(events: &mut BTreeMap<(&'a str, &'a str), Events<'a>>, operation: &'a Operation) {
     let open_end_us = if operation.outcome == Outcome::Unknown { u64::MAX } else { operation.returned_us };
     match &operation.call {
-        Call::Check { items, mode: Mode::Enforce, request_id } => note_check(events, operation, items, request_id.as_deref()),
+        Call::Check { items, mode: Mode::Enforce, request_id } => {
+            note_check(events, operation, items, request_id.as_deref())
+        }
         Call::Refund { policy, key, cost, .. } if operation.outcome != Outcome::Refused => {
             let charge = Charge { invoked_us: operation.invoked_us, returned_us: open_end_us, cost: -(*cost as f64) };
             events.entry((policy, key)).or_default().charges.push(charge);
@@ -215,7 +217,8 @@ struct Suffix {
 impl Suffixes {
     fn new(count: usize) -> Suffixes {
         let leaves = count.next_power_of_two();
-        let nodes = (0..2 * leaves).map(|i| Suffix { sum: 0.0, most: f64::NEG_INFINITY, from: i.saturating_sub(leaves) });
+        let nodes =
+            (0..2 * leaves).map(|i| Suffix { sum: 0.0, most: f64::NEG_INFINITY, from: i.saturating_sub(leaves) });
         Suffixes { nodes: nodes.collect(), leaves }
     }
 

@@ -108,10 +108,8 @@ fn completion(outcome: &Outcome, arguments: &Edn) -> (&'static str, Edn, Option<
         Outcome::Refused => ("fail", arguments.clone(), Some(Edn::keyword("refused"))),
         Outcome::Unknown => ("info", arguments.clone(), Some(Edn::keyword("unknown"))),
         Outcome::Unexpected { status, body } => {
-            let error = Edn::map([
-                ("unexpected", Edn::Integer(i128::from(*status))),
-                ("body", Edn::string(body.as_str())),
-            ]);
+            let error =
+                Edn::map([("unexpected", Edn::Integer(i128::from(*status))), ("body", Edn::string(body.as_str()))]);
             ("info", arguments.clone(), Some(error))
         }
     }

@@ -20,9 +20,10 @@ use std::path::Path;
 use onceward_checkers::history::{History, Nemesis, Record};
 use onceward_checkers::verdict::Verdict;
 
-/// Writes `index.html`, `history.edn`, `nemeses.txt` and `verdicts.json` into `dir`, which must exist.
-pub fn write(dir: &Path, history: &History, verdicts: &[Verdict]) -> io::Result<()> {
-    std::fs::write(dir.join("index.html"), page::page(history, verdicts))?;
+/// Writes `index.html`, `history.edn`, `nemeses.txt` and `verdicts.json` into `dir`, which must exist. `shortcomings` say
+/// why the run proves less than it was meant to, each in a sentence.
+pub fn write(dir: &Path, history: &History, verdicts: &[Verdict], shortcomings: &[String]) -> io::Result<()> {
+    std::fs::write(dir.join("index.html"), page::page(history, verdicts, shortcomings))?;
     std::fs::write(dir.join("verdicts.json"), serde_json::to_vec_pretty(verdicts)?)?;
     std::fs::write(dir.join("nemeses.txt"), nemeses(history))?;
     let mut edn = BufWriter::new(File::create(dir.join("history.edn"))?);
@@ -33,10 +34,7 @@ pub fn write(dir: &Path, history: &History, verdicts: &[Verdict]) -> io::Result<
 /// Writes `history.jsonl` for who did not record one on the way.
 pub fn write_history(path: &Path, history: &History) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
-    for record in records(history) {
-        serde_json::to_writer(&mut out, &record)?;
-        out.write_all(b"\n")?;
-    }
+    records(history).try_for_each(|record| record.write(&mut out))?;
     out.flush()
 }
 
@@ -59,6 +57,7 @@ fn nemeses(history: &History) -> String {
 
 fn line(nemesis: &Nemesis) -> String {
     let (from, until) = (text::clock_ms(nemesis.from_us), text::clock_ms(nemesis.until_us));
-    let effects: Vec<String> = nemesis.effects.iter().map(|effect| format!("{} {}", effect.name, effect.count)).collect();
+    let effects: Vec<String> =
+        nemesis.effects.iter().map(|effect| format!("{} {}", effect.name, effect.count)).collect();
     format!("{from:>12} – {until:>12}  {:<20} {:<40} {}\n", nemesis.name, nemesis.target, effects.join(", "))
 }

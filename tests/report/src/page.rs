@@ -17,9 +17,9 @@ use crate::timeline::{Timeline, quantile};
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-pub fn page(history: &History, verdicts: &[Verdict]) -> String {
+pub fn page(history: &History, verdicts: &[Verdict], shortcomings: &[String]) -> String {
     let timeline = Timeline::of(history);
-    let outcome = Outcome::of(history, verdicts);
+    let outcome = Outcome::of(verdicts, shortcomings);
     let title = format!("{} · seed {}", outcome.headline(), history.run.as_ref().map_or(0, |run| run.seed));
     let page = html! {
         (DOCTYPE)
@@ -54,11 +54,11 @@ struct Outcome {
     violated: Vec<String>,
     untested: Vec<String>,
     kept: usize,
-    idle: Vec<String>,
+    shortcomings: Vec<String>,
 }
 
 impl Outcome {
-    fn of(history: &History, verdicts: &[Verdict]) -> Outcome {
+    fn of(verdicts: &[Verdict], shortcomings: &[String]) -> Outcome {
         let with = |standing: Standing| {
             let those = verdicts.iter().filter(move |verdict| promises::standing(verdict) == standing);
             those.map(|verdict| verdict.promise.clone()).collect::<Vec<_>>()
@@ -67,7 +67,7 @@ impl Outcome {
             violated: with(Standing::Violated),
             untested: with(Standing::Untested),
             kept: with(Standing::Kept).len(),
-            idle: never_bit(history),
+            shortcomings: shortcomings.to_vec(),
         }
     }
 
@@ -75,9 +75,9 @@ impl Outcome {
         if !self.violated.is_empty() {
             return format!("Violated: {}", self.violated.join(", "));
         }
-        match (self.idle.is_empty(), self.kept, self.untested.len()) {
+        match (self.shortcomings.is_empty(), self.kept, self.untested.len()) {
             (_, 0, _) => "Nothing was judged".to_owned(),
-            (false, _, _) => "Nothing violated, but not exercised".to_owned(),
+            (false, _, _) => "Nothing violated, but not all was exercised".to_owned(),
             (true, kept, 0) => format!("All {kept} promises kept"),
             (true, kept, _) => format!("{kept} promises kept, the others untested"),
         }
@@ -85,9 +85,9 @@ impl Outcome {
 
     /// A colour class, and the word that says the same.
     fn class(&self) -> (&'static str, &'static str) {
-        match (self.violated.is_empty(), self.idle.is_empty() && self.kept > 0) {
+        match (self.violated.is_empty(), self.shortcomings.is_empty() && self.kept > 0) {
             (false, _) => ("bad", "Failed"),
-            (true, false) => ("doubt", "Proves nothing"),
+            (true, false) => ("doubt", "Shows too little"),
             (true, true) => ("good", "Passed"),
         }
     }
@@ -103,11 +103,11 @@ fn header(history: &History, timeline: &Timeline, outcome: &Outcome) -> Markup {
             @if !outcome.untested.is_empty() {
                 p { "Untested, because the run had nothing to judge them by: " b { (outcome.untested.join(", ")) } "." }
             }
-            @if !outcome.idle.is_empty() {
-                p { "A run proves nothing about what it did not exercise:" }
-                ul { @for reason in &outcome.idle { li { (reason) } } }
+            @if !outcome.shortcomings.is_empty() {
+                p { "The run shows less than it was meant to:" }
+                ul { @for reason in &outcome.shortcomings { li { (reason) } } }
             }
-            @if let Some(run) = &history.run { (facts(run, timeline, simulated(history))) }
+            @if let Some(run) = &history.run { (facts(run, timeline)) }
         }
     }
 }
@@ -119,7 +119,8 @@ fn simulated(history: &History) -> bool {
 
 fn summary(history: &History, timeline: &Timeline) -> String {
     let calls = history.operations.len() as u64;
-    let total = |of: fn(&crate::timeline::Step) -> u32| timeline.steps.iter().map(|step| u64::from(of(step))).sum::<u64>();
+    let total =
+        |of: fn(&crate::timeline::Step) -> u32| timeline.steps.iter().map(|step| u64::from(of(step))).sum::<u64>();
     let share = |count: u64| format!("{:.1} %", count as f64 * 100.0 / calls.max(1) as f64);
     let mut summary = format!(
         "{} calls, of which {} were refused and {} had an unknown outcome; {} deliveries, of which {} were repeated; \
@@ -138,8 +139,7 @@ fn summary(history: &History, timeline: &Timeline) -> String {
     summary
 }
 
-fn facts(run: &Run, timeline: &Timeline, simulated: bool) -> Markup {
-    let command = command(run, simulated);
+fn facts(run: &Run, timeline: &Timeline) -> Markup {
     html! {
         dl .facts {
             div { dt { "Seed" } dd { code { (run.seed) } } }
@@ -152,32 +152,8 @@ fn facts(run: &Run, timeline: &Timeline, simulated: bool) -> Markup {
             @if !run.started_at.is_empty() { div { dt { "Started" } dd { (run.started_at) } } }
             @if !run.version.is_empty() { div { dt { "Version" } dd { (run.version) } } }
         }
-        p .again { "Run it again: " code { (command) } }
+        @if !run.command.is_empty() { p .again { "Run it again: " code { (run.command) } } }
     }
-}
-
-/// What runs it again.
-fn command(run: &Run, simulated: bool) -> String {
-    if simulated {
-        return format!("scripts/simulate --first {} --seeds 1", run.seed);
-    }
-    let time = match run.duration_ms {
-        ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
-        ms => format!("{}s", ms.div_ceil(1000)),
-    };
-    format!(
-        "scripts/partition --seed {} --nodes {} --time {time} --nemesis {} --workload {}",
-        run.seed,
-        run.nodes,
-        argument(&run.nemesis),
-        argument(&run.workload)
-    )
-}
-
-/// Quoted for a shell where it has to be.
-fn argument(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_,./".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 fn promise_table(verdicts: &[Verdict]) -> Markup {
@@ -268,11 +244,6 @@ fn rounds(history: &History) -> BTreeMap<&str, Rounds<'_>> {
         rounds.healings_us.sort_unstable();
     });
     by_name
-}
-
-fn never_bit(history: &History) -> Vec<String> {
-    let idle = rounds(history).into_iter().filter(|(_, rounds)| !rounds.rounds.is_empty() && !rounds.bit());
-    idle.map(|(name, _)| format!("{name} never bit")).collect()
 }
 
 fn nemesis_table(history: &History) -> Markup {

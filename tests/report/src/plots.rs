@@ -140,7 +140,8 @@ fn deliveries(timeline: &Timeline) -> Plot {
 
 /// Columns on one another. Layers of which the run has nothing are left out.
 fn stack(title: &'static str, layers: &[Layer], timeline: &Timeline, size: &'static str) -> Plot {
-    let layers: Vec<&Layer> = layers.iter().filter(|layer| timeline.steps.iter().any(|step| layer.2(step) > 0)).collect();
+    let layers: Vec<&Layer> =
+        layers.iter().filter(|layer| timeline.steps.iter().any(|step| layer.2(step) > 0)).collect();
     let rate = |step: &Step, layer: &Layer| timeline.per_second(layer.2(step));
     let total = |step: &Step| layers.iter().map(|layer| rate(step, layer)).sum::<f64>();
     let most = timeline.steps.iter().map(total).fold(1.0, f64::max);
@@ -157,7 +158,8 @@ fn stack(title: &'static str, layers: &[Layer], timeline: &Timeline, size: &'sta
         shapes.push(Shape::columns(layer.0, width, heights.collect::<Vec<_>>()));
     }
     let names = layers.iter().map(|layer| layer.1).collect::<Vec<_>>().join(", ");
-    let described = if names.is_empty() { format!("{title}: none") } else { format!("{title}: {names}; at most {most:.0}") };
+    let described =
+        if names.is_empty() { format!("{title}: none") } else { format!("{title}: {names}; at most {most:.0}") };
     let legend = layers.iter().map(|layer| (layer.0, layer.1)).collect();
     Plot { title, described, legend, scale, shapes, size }
 }
@@ -253,9 +255,14 @@ fn histogram(title: &'static str, sorted_us: &[u64], bound_us: u64) -> Markup {
     let width = 1.0 / HISTOGRAM_COLUMNS as f64;
     let shape = Shape::columns("answered", width, columns.iter().map(|count| (0.0, scale.place(f64::from(*count)))));
     let median = text::duration(quantile(sorted_us, 50));
-    let described =
-        format!("{} times: median {median}, worst {}; bound {}", sorted_us.len(), text::duration(worst_us), text::duration(bound_us));
-    let plot = Plot { title, described: described.clone(), legend: Vec::new(), scale, shapes: vec![shape], size: "low" };
+    let described = format!(
+        "{} times: median {median}, worst {}; bound {}",
+        sorted_us.len(),
+        text::duration(worst_us),
+        text::duration(bound_us)
+    );
+    let plot =
+        Plot { title, described: described.clone(), legend: Vec::new(), scale, shapes: vec![shape], size: "low" };
     let bound = html! { i .bound style={ "left:" (percent(bound_us as f64 / end_us as f64)) } { "bound" } };
     let ticks: Vec<(f64, String)> = (0..=end_us / 1_000_000)
         .map(|second| ((second * 1_000_000) as f64 / end_us as f64, format!("{second} s")))
@@ -339,16 +346,18 @@ fn bucket_plot(bucket: &Bucket, timeline: &Timeline, ticks: &[(f64, String)]) ->
 pub fn readout_data(history: &History, timeline: &Timeline) -> Markup {
     let row = |step: &Step| {
         let latency = step.latency.map(|latency| [latency.p50_us, latency.p99_us, latency.max_us]);
-        let counts = [
-            step.answered, step.denied, step.refused, step.unknown, step.unexpected, step.delivered, step.repeated,
-        ];
+        let counts =
+            [step.answered, step.denied, step.refused, step.unknown, step.unexpected, step.delivered, step.repeated];
         json!([counts, latency])
     };
     let leaders: BTreeMap<u16, Vec<_>> = reigns(history, timeline.end_us)
         .into_iter()
-        .map(|(shard, reigns)| (shard, reigns.iter().take(REIGNS_MAX).map(|reign| json!([reign.from_us, reign.node])).collect()))
+        .map(|(shard, reigns)| {
+            (shard, reigns.iter().take(REIGNS_MAX).map(|reign| json!([reign.from_us, reign.node])).collect())
+        })
         .collect();
-    let nemeses = history.nemeses.iter().map(|nemesis| json!([nemesis.from_us, nemesis.until_us, nemesis.name, nemesis.target]));
+    let nemeses =
+        history.nemeses.iter().map(|nemesis| json!([nemesis.from_us, nemesis.until_us, nemesis.name, nemesis.target]));
     let data = json!({
         "end_us": timeline.end_us,
         "step_us": timeline.step_us,

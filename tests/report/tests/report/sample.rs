@@ -53,18 +53,26 @@ fn about(seed: u64, seconds: u64) -> Run {
         duration_ms: seconds * 1000,
         version: "0.1.0-12-gabc1234".to_owned(),
         started_at: "2026-11-30T21:40:00Z".to_owned(),
+        command: format!("scripts/partition --seed {seed}"),
     }
 }
 
 fn put_policies(history: &mut History) {
-    for (policy, algorithm, burst) in
-        [("small", Algorithm::TokenBucket, 20), ("window", Algorithm::SlidingWindow, 40)]
+    for (policy, algorithm, burst) in [("small", Algorithm::TokenBucket, 20), ("window", Algorithm::SlidingWindow, 40)]
     {
         let terms = Terms { algorithm, amount: 40, window_us: SECOND, burst, on_unavailable: "deny".to_owned() };
         let call = Call::PutPolicy { policy: policy.to_owned(), terms: terms.clone() };
         let outcome = Outcome::Answered { reply: Reply::Policy { terms, revision: 1, pending: false } };
         let (process, node) = (1_000_000, 1);
-        history.operations.push(Operation { process, node, invoked_us: 1, returned_us: 9_000, last: false, call, outcome });
+        history.operations.push(Operation {
+            process,
+            node,
+            invoked_us: 1,
+            returned_us: 9_000,
+            last: false,
+            call,
+            outcome,
+        });
     }
 }
 
