@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use onceward_core::{
+    faults::{self, Fault},
     seams::Clock,
     time::{ClockPair, ShardClock, ShardTime},
 };
@@ -43,7 +44,7 @@ impl GroupClock {
     /// An entry of another leader, or a snapshot, arrived. What lies between its arrival and this call makes the clock
     /// slow.
     pub(crate) fn received(&self, stamp: ShardTime) {
-        let now_us = self.clock.monotonic_us();
+        let now_us = self.monotonic_us();
         let mut state = self.lock();
         let state = &mut *state;
         if let (Some(pair), Some(taken_us)) = (state.pair, state.pair_taken_us) {
@@ -63,7 +64,7 @@ impl GroupClock {
 
     /// The members agreed on an estimate. Comes too late where an entry arrived meanwhile, which may say less.
     pub(crate) fn adopt(&self, stamp: ShardTime) {
-        let now_us = self.clock.monotonic_us();
+        let now_us = self.monotonic_us();
         let mut state = self.lock();
         if state.living.now(now_us).is_none() {
             let stamp = stamp.max(state.last_stamp);
@@ -72,12 +73,12 @@ impl GroupClock {
     }
 
     pub(crate) fn now(&self) -> Option<ShardTime> {
-        self.lock().living.now(self.clock.monotonic_us())
+        self.lock().living.now(self.monotonic_us())
     }
 
     /// The living clock, or else what may have passed since a process stored a pair.
     pub(crate) fn guess(&self) -> ShardTime {
-        let (now_us, wall_ms) = (self.clock.monotonic_us(), self.clock.wall_ms());
+        let (now_us, wall_ms) = (self.monotonic_us(), self.clock.wall_ms());
         let state = self.lock();
         match (state.living.now(now_us), state.pair) {
             (Some(now), _) => now.max(state.last_stamp),
@@ -88,7 +89,7 @@ impl GroupClock {
 
     /// A pair to store, when the last one is old enough.
     pub(crate) fn due_pair(&self) -> Option<ClockPair> {
-        let now_us = self.clock.monotonic_us();
+        let now_us = self.monotonic_us();
         let fresh = |taken_us: u64| now_us.saturating_sub(taken_us) < PAIR_EVERY_US;
         if self.lock().pair_taken_us.is_some_and(fresh) { None } else { self.take_pair() }
     }
@@ -101,12 +102,20 @@ impl GroupClock {
 
     /// A pair to store now; none while the clock doesn't live.
     pub(crate) fn take_pair(&self) -> Option<ClockPair> {
-        let (now_us, wall_ms) = (self.clock.monotonic_us(), self.clock.wall_ms());
+        let (now_us, wall_ms) = (self.monotonic_us(), self.clock.wall_ms());
         let mut state = self.lock();
         let pair = ClockPair { stamp: state.living.now(now_us)?, wall_ms };
         state.pair = Some(pair);
         state.pair_taken_us = Some(now_us);
         Some(pair)
+    }
+
+    /// What the shard clock goes on by.
+    fn monotonic_us(&self) -> u64 {
+        match faults::active(Fault::ClockFollowsWall) {
+            true => self.clock.wall_ms() * 1_000,
+            false => self.clock.monotonic_us(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -270,6 +270,13 @@ impl Group {
         }
     }
 
+    /// What proposing these commands now would be answered, if nothing came in between.
+    #[cfg(feature = "faults")]
+    pub fn foresee(&self, commands: Vec<Command>) -> Option<Vec<Reply>> {
+        let stamp = self.inner.clock.now()?;
+        self.inner.state.foresee(&EntryBatch { stamp, commands }).ok()
+    }
+
     /// Confirms with a majority that this member leads, and waits until its state covers everything acknowledged
     /// before the call: what is read afterwards is not stale.
     pub async fn read_index(&self) -> Result<(), ReadError> {

@@ -18,6 +18,11 @@ use onceward_core::{
     rows::{ReadRows, RowsError},
     time::ShardTime,
 };
+#[cfg(feature = "faults")]
+use onceward_core::{
+    command::EntryBatch,
+    faults::{self, Fault},
+};
 use onceward_storage::{FrozenState, ShardState, SnapshotDir, SnapshotFile, StorageError, Store};
 use openraft::{
     OptionalSend, RaftSnapshotBuilder,
@@ -240,6 +245,12 @@ impl State {
         Ok((index, frozen.hash()?.to_string()))
     }
 
+    /// What applying `batch` now would answer; nothing is changed.
+    #[cfg(feature = "faults")]
+    pub(crate) fn foresee(&self, batch: &EntryBatch) -> Result<Vec<Reply>, RowsError> {
+        self.lock().rows.try_out(|rows| Machine::new(self.shard).apply(rows, batch))
+    }
+
     /// Applies one entry. What fails here is fatal: the rows may be half changed, and are not written any more.
     pub(crate) fn apply(&self, entry: Entry) -> io::Result<(Vec<Reply>, IsFull)> {
         let fatal = |detail: String| {
@@ -251,6 +262,12 @@ impl State {
         };
         let mut guard = self.lock();
         let inner = &mut *guard;
+        #[cfg(feature = "faults")]
+        if faults::active(Fault::RefillOnLeaderChange)
+            && inner.applied.log_id.is_some_and(|last| last.leader_id != entry.log_id.leader_id)
+        {
+            faults::forget_buckets(&mut inner.rows).map_err(|error| fatal(error.to_string()))?;
+        }
         let mut moved = Vec::new();
         let replies = match &batch {
             Some(batch) => {

@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod codec;
 pub mod command;
 mod expire;
+pub mod faults;
 pub mod idempotency;
 pub mod limits;
 pub mod machine;

@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use onceward_core::{
+    faults::{self, Fault},
     machine::Machine,
     rows::RowsError,
     time::ShardTime,
@@ -365,7 +366,11 @@ impl Dispatcher {
         };
         lane.changed = false;
         lane.rates = Rates { endpoint: rate_limit, app: app_rate_limit };
-        if let Some(((items, next), limit, clock)) = found {
+        if let Some(((mut items, next), limit, clock)) = found {
+            if faults::active(Fault::DropDueOnLeaderChange) {
+                let led_us = self.leads_since.elapsed().as_micros() as u64;
+                items.retain(|item| now.since_us(item.at) <= led_us);
+            }
             lane.take_rows(items, limit, next.map(|due| instant(due, now)), clock);
         }
         Ok(())

@@ -92,7 +92,7 @@ impl SettingsArgs {
 }
 
 /// The command line or the settings are wrong; clap ends with the same.
-const EXIT_USAGE: u8 = 2;
+pub const EXIT_USAGE: u8 = 2;
 
 /// How long the end of the process waits for tasks to end and for the store to close. Only a disk that hangs takes long.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

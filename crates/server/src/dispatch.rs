@@ -13,8 +13,10 @@ use onceward_core::{
     webhooks::RecordOutcomes,
 };
 use onceward_dispatch::{Dispatch, DispatchConfig, DispatchStats, Feed, Recorded, StartError, SystemResolver, Touched};
-use onceward_shard::{Node, OsEntropy, ShardPort, SystemClock};
+use onceward_shard::{Node, OsEntropy, ShardPort};
 use tokio::{task::AbortHandle, time::Instant};
+
+use crate::node;
 
 /// The deliveries of this node. They begin once it serves.
 #[derive(Clone)]
@@ -54,7 +56,7 @@ impl Deliveries {
 
 async fn dispatch_over(ports: Vec<ShardPort>, config: DispatchConfig) -> Result<Dispatch, StartError> {
     let feeds = ports.into_iter().map(|port| Arc::new(ShardFeed(port)) as Arc<dyn Feed>).collect();
-    Dispatch::start(config, feeds, Box::new(SystemResolver), Arc::new(SystemClock), Arc::new(OsEntropy)).await
+    Dispatch::start(config, feeds, Box::new(SystemResolver), node::clock(), Arc::new(OsEntropy)).await
 }
 
 /// A shard's replica on this node.

@@ -16,6 +16,8 @@ pub mod bounds;
 pub mod cli;
 pub mod dispatch;
 mod dispatch_metrics;
+#[cfg(feature = "faults")]
+pub mod failpoints;
 pub mod http;
 pub mod logging;
 pub mod metrics;

@@ -11,7 +11,7 @@ use onceward_core::{
         ExtendCommand, ExtendReply, Key, RecordPage, RecordState, RecordView,
     },
     limits::{Policy, PolicyName, PolicySpec, RefundCommand, RefundReply, ResetCommand, ResetReply},
-    seams::Entropy,
+    seams::{Clock, Entropy},
     system::NodeReply,
     webhooks::{AppView, Page, PageIn, WebhookAnswer, WebhookQuery, WebhookReply},
 };
@@ -42,10 +42,19 @@ pub fn config(settings: &Settings, on_fatal: Arc<dyn Fn(String) + Send + Sync>) 
         security: security(&settings.peers)?,
         store: store_options(&settings.storage),
         tuning: Tuning { waiters_max: settings.http.max_in_flight.div_ceil(2) as usize, ..tuning(&settings.raft) },
-        clock: Arc::new(SystemClock),
+        clock: clock(),
         entropy: Arc::new(OsEntropy),
         on_fatal,
     })
+}
+
+/// What everything in this process goes by.
+pub fn clock() -> Arc<dyn Clock> {
+    #[cfg(feature = "faults")]
+    if let Some(clock) = crate::failpoints::clock() {
+        return clock;
+    }
+    Arc::new(SystemClock)
 }
 
 pub fn store_options(settings: &StorageSettings) -> StoreOptions {

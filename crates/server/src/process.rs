@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use onceward_dispatch::{Sender, SystemResolver};
-use onceward_shard::{Node, SystemClock};
+use onceward_shard::Node;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -66,7 +66,7 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
 
     let dispatch = settings.webhooks.dispatch();
     let resolver = Box::new(SystemResolver);
-    let sender = Sender::new(dispatch.guard, dispatch.timeout, &dispatch.authorities, resolver, Arc::new(SystemClock));
+    let sender = Sender::new(dispatch.guard, dispatch.timeout, &dispatch.authorities, resolver, node::clock());
     let app = App::new(&settings, Arc::new(node.clone()), Arc::new(sender.map_err(at_start)?));
     let deliveries = Deliveries::begin(node.clone(), settings.webhooks.dispatch(), on_fatal);
     // Nobody else sets it.

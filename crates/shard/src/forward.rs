@@ -14,6 +14,7 @@ use futures::future::join_all;
 use onceward_core::{
     cluster::{NodeId, ShardId},
     command::{Command, Reply},
+    faults::{self, Fault},
 };
 use onceward_transport::{CallError, Lane, RefusalCode, Request};
 use tokio::{
@@ -203,7 +204,12 @@ pub(crate) async fn execute(router: &Router, body: Bytes) -> Result<Bytes, Strin
     let outcomes = join_all(forward.items.into_iter().map(|item| async move {
         let deadline = now + Duration::from_millis(item.remaining_ms.into());
         match router.local(item.shard) {
-            Some(shard) => shard.execute(item.command, deadline).await,
+            Some(shard) => {
+                if faults::active(Fault::ApplyForwardedTwice) {
+                    shard.execute(item.command.clone(), deadline).await;
+                }
+                shard.execute(item.command, deadline).await
+            }
             None => Outcome::NotApplied(NotApplied::NotLeader { hint: None }),
         }
     }))

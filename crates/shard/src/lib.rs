@@ -19,6 +19,8 @@ mod clock;
 mod config;
 mod copies;
 mod fallback;
+#[cfg(feature = "faults")]
+mod faulty_clock;
 mod forward;
 mod founding;
 #[cfg(any(test, fuzzing))]
@@ -45,6 +47,8 @@ mod webhooks;
 mod wire;
 
 pub use config::{NodeConfig, PeerConfig, Tuning};
+#[cfg(feature = "faults")]
+pub use faulty_clock::{ClockFaults, FaultyClock};
 pub use founding::{FoundError, found};
 pub use idempotency::{BeginAnswer, BeginRequest};
 pub use limits::{CheckAnswer, CheckError, CheckRequest, Degraded};

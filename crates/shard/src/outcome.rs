@@ -6,7 +6,10 @@ use std::sync::{
     atomic::{AtomicU8, Ordering},
 };
 
-use onceward_core::cluster::NodeId;
+use onceward_core::{
+    cluster::NodeId,
+    faults::{self, Fault},
+};
 
 /// What became of a command or query.
 #[derive(Debug)]
@@ -89,7 +92,7 @@ impl Ticket {
 
     /// The caller gives up. True: the command will not be handed over, which makes it a definite no.
     pub(crate) fn abandon(&self) -> bool {
-        self.leave_queue(ABANDONED)
+        self.leave_queue(ABANDONED) || faults::active(Fault::RefuseAfterHandOver)
     }
 
     fn leave_queue(&self, to: u8) -> bool {

@@ -7,6 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use onceward_consensus::{Group, Leadership, ProposeError};
+#[cfg(feature = "faults")]
+use onceward_core::faults::{self, Fault};
 use onceward_core::{
     cluster::{NodeId, ShardId},
     command::{BATCH_COMMANDS_MAX, Command, Reply},
@@ -405,6 +407,17 @@ async fn propose(shard: Arc<Shard>, jobs: Vec<Job>, nudge: Nudge) {
     let stats = &shard.surroundings.stats;
     stats.entries_proposed.add(1);
     stats.commands_proposed.add(commands.len() as u64);
+    #[cfg(feature = "faults")]
+    if faults::active(Fault::AnswerBeforeApply)
+        && let Some(foreseen) = shard.group.foresee(commands.clone())
+    {
+        for (reply, foreseen) in replies.into_iter().zip(foreseen) {
+            let _ = reply.send(Outcome::Applied(foreseen));
+        }
+        let outcome = timeout(PROPOSAL_TIMEOUT, shard.group.propose(commands)).await;
+        debug!(shard = %shard.id, ?outcome, "answered before");
+        return;
+    }
     let outcome = timeout(PROPOSAL_TIMEOUT, shard.group.propose(commands)).await;
     drop(nudge);
     let refuse_with = match outcome {

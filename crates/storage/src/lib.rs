@@ -5,6 +5,8 @@
 //! It is the only crate that imports RocksDB, and it does so in one module, [`rocks`].
 
 mod error;
+#[cfg(feature = "faults")]
+mod failing;
 pub mod keys;
 pub mod limits;
 mod memory;
@@ -16,6 +18,8 @@ mod write_set;
 mod writer;
 
 pub use error::StorageError;
+#[cfg(feature = "faults")]
+pub use failing::{DiskFaults, FailingStore};
 pub use memory::MemoryStore;
 pub use rocks::{RocksStore, StoreOptions};
 pub use snapshot::{SnapshotDir, SnapshotFile, SnapshotPieces, SnapshotReceiver, StateHash};

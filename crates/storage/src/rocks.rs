@@ -141,6 +141,12 @@ impl Store for RocksStore {
         Ok(Box::new(RocksView { store: self, snapshot: self.db.snapshot() }))
     }
 
+    fn free_bytes(&self) -> Result<u64, StorageError> {
+        let system = rustix::fs::statvfs(&self.dir)
+            .map_err(|error| StorageError::io(&self.dir, "asking how much is free", &error.into()))?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
     fn stats(&self) -> StoreStats {
         let mut stats = StoreStats {
             writes: self.writes.load(Ordering::Relaxed),

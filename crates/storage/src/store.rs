@@ -91,6 +91,11 @@ pub trait Store: Send + Sync + 'static {
     /// while it lives.
     fn view(&self) -> Result<Box<dyn StoreView + '_>, StorageError>;
 
+    /// What the disk has left for this process.
+    fn free_bytes(&self) -> Result<u64, StorageError> {
+        Ok(u64::MAX)
+    }
+
     fn stats(&self) -> StoreStats;
 }
 

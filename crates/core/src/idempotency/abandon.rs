@@ -24,7 +24,7 @@ impl AbandonCommand {
     pub(crate) fn apply(&self, ledger: &mut Ledger<'_>) -> Result<AbandonReply, RowsError> {
         let found = ledger.find(&self.account, &self.key)?;
         match found.present() {
-            Some((record, _)) if record.token != self.token => Ok(AbandonReply::Fenced),
+            Some((record, _)) if !record.is_of(self.token) => Ok(AbandonReply::Fenced),
             None => Ok(AbandonReply::Fenced),
             Some((_, Standing::Completed)) => Ok(AbandonReply::AlreadyCompleted),
             Some(_) => {

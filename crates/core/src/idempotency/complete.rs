@@ -69,7 +69,7 @@ impl CompleteCommand {
         subscribers: &mut Subscribers,
     ) -> Result<CompleteReply, RowsError> {
         let found = ledger.find(&self.account, &self.key)?;
-        let Some((record, standing)) = found.present().filter(|(record, _)| record.token == self.token) else {
+        let Some((record, standing)) = found.present().filter(|(record, _)| record.is_of(self.token)) else {
             return Ok(CompleteReply::Fenced);
         };
         let digest = self.digest();

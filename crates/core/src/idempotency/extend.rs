@@ -30,7 +30,7 @@ pub enum ExtendReply {
 impl ExtendCommand {
     pub(crate) fn apply(&self, ledger: &mut Ledger<'_>) -> Result<ExtendReply, RowsError> {
         let found = ledger.find(&self.account, &self.key)?;
-        let Some((record, _)) = found.present().filter(|(record, _)| record.token == self.token) else {
+        let Some((record, _)) = found.present().filter(|(record, _)| record.is_of(self.token)) else {
             return Ok(ExtendReply::Fenced);
         };
         let Some(attempt) = record.attempt() else { return Ok(ExtendReply::AlreadyCompleted) };

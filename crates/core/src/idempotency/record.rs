@@ -7,7 +7,10 @@ use super::{
     complete::PublishedMessage,
     response::{Digest, Response},
 };
-use crate::time::ShardTime;
+use crate::{
+    faults::{self, Fault},
+    time::ShardTime,
+};
 
 /// A row of [`crate::codec::keys::Kind::Record`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +78,11 @@ pub(super) enum Standing {
 }
 
 impl Record {
+    /// Whether the token is the newest, whose attempt alone may change the record.
+    pub(super) fn is_of(&self, token: u64) -> bool {
+        self.token == token || faults::active(Fault::ForgetToken)
+    }
+
     pub(super) fn standing(&self, now: ShardTime) -> Standing {
         match &self.state {
             State::Completed(completion) if now < completion.completed_at.plus_us(self.ttl_us) => Standing::Completed,

@@ -7,7 +7,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Allowance, Fill, HoldId, ItemResult, Terms, bounds::GRANTS_MAX, chain::PolicyChain};
-use crate::time::ShardTime;
+use crate::{
+    faults::{self, Fault},
+    time::ShardTime,
+};
 
 /// An absent row is a full bucket of epoch 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,7 +180,8 @@ impl Bucket {
         } else if grant.epoch == self.epoch {
             let terms = if let Allowance::Limit(terms) = allowance { Some(terms) } else { None };
             let reserved = self.outstanding();
-            self.fill.put_back(terms.as_ref(), grant.outstanding(), reserved);
+            let times = if faults::active(Fault::AbortTwice) { 2 } else { 1 };
+            self.fill.put_back(terms.as_ref(), grant.outstanding() * times, reserved);
         }
     }
 

@@ -105,6 +105,15 @@ impl ShardState {
         self.overlay.bytes()
     }
 
+    /// Changes rows, and undoes it.
+    #[cfg(feature = "faults")]
+    pub fn try_out<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        let overlay = self.overlay.clone();
+        let outcome = change(self);
+        self.overlay = overlay;
+        outcome
+    }
+
     fn key(&self, row_key: &[u8]) -> Vec<u8> {
         let prefix = keys::state_prefix(self.shard, self.head.generation);
         let mut key = Vec::with_capacity(prefix.len() + row_key.len());

@@ -11,7 +11,7 @@ use super::scan::Span;
 /// Changed rows by key; `None` is a deletion.
 type Rows = BTreeMap<Bytes, Option<Bytes>>;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Overlay {
     state: Rows,
     expiry: Rows,
