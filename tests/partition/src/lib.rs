@@ -3,5 +3,12 @@
 //! what a history must be like is none of this crate's business: that is `onceward-checkers`.
 
 pub mod arena;
+pub mod final_reads;
+pub mod load;
+pub mod message;
 pub mod nemesis;
+pub mod progress;
+pub mod receivers;
 pub mod recorder;
+pub mod wire;
+pub mod workload;
