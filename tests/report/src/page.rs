@@ -79,7 +79,7 @@ impl Outcome {
             (_, 0, _) => "Nothing was judged".to_owned(),
             (false, _, _) => "Nothing violated, but not all was exercised".to_owned(),
             (true, kept, 0) => format!("All {kept} promises kept"),
-            (true, kept, _) => format!("{kept} promises kept, the others untested"),
+            (true, kept, untested) => format!("{kept} of {} promises kept, the others untested", kept + untested),
         }
     }
 

@@ -63,7 +63,7 @@ fn put_policies(history: &mut History) {
         let terms = Terms { algorithm, amount: 40, window_us: SECOND, burst, on_unavailable: "deny".to_owned() };
         let call = Call::PutPolicy { policy: policy.to_owned(), terms: terms.clone() };
         let outcome = Outcome::Answered { reply: Reply::Policy { terms, revision: 1, pending: false } };
-        let (process, node) = (1_000_000, 1);
+        let (process, node) = (1_000_000 + burst, 1);
         history.operations.push(Operation {
             process,
             node,
