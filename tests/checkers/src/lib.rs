@@ -10,18 +10,38 @@ pub mod history;
 pub mod verdict;
 
 mod bounds;
+mod delivered;
+mod durable;
+mod endpoints;
+mod exercised;
 mod limits;
 mod linear;
+mod messages;
 mod owner;
+mod reads;
 mod record;
 mod recovery;
+mod refusals;
 mod replicas;
+mod sequences;
 mod time;
 mod together;
 
+pub use exercised::exercised;
 use verdict::Checker;
 
-/// A checker for each promise that has one.
+/// The checkers of all promises, in their order.
 pub fn all() -> Vec<Box<dyn Checker>> {
-    vec![Box::new(limits::Limits), Box::new(owner::Owner), Box::new(together::Together), Box::new(replicas::Replicas)]
+    vec![
+        Box::new(limits::Limits),
+        Box::new(owner::Owner),
+        Box::new(durable::Durable),
+        Box::new(together::Together),
+        Box::new(delivered::Delivered),
+        Box::new(sequences::Sequences),
+        Box::new(reads::Reads),
+        Box::new(replicas::Replicas),
+        Box::new(refusals::Refusals),
+        Box::new(recovery::Recoveries),
+    ]
 }

@@ -77,26 +77,51 @@ fn tokens_increase((account, key): &KeyName<'_>, operations: &[&Operation], verd
             verdict.violated(format!("key {account}/{key}: token {token} given to {owner} and, at {at}, to {attempt}"));
         }
     }
-    let mut by_end: Vec<_> = won(operations).collect();
-    let mut by_begin = by_end.clone();
-    by_end.sort_by_key(|(operation, ..)| operation.returned_us);
-    by_begin.sort_by_key(|(operation, ..)| operation.invoked_us);
-    let (mut ended, mut newest) = (by_end.into_iter().peekable(), 0);
-    for (operation, attempt, token) in by_begin {
-        while let Some((_, _, earlier)) = ended.next_if(|(earlier, ..)| earlier.returned_us < operation.invoked_us) {
-            newest = newest.max(earlier);
-        }
-        if token < newest {
-            let at = seconds(operation.returned_us);
+    let wins = Wins::of(operations);
+    for (operation, attempt, token) in won(operations) {
+        if let Some(newer) = wins.newest_before(operation.invoked_us).filter(|newer| newer.token > token) {
+            let (at, since) = (seconds(operation.returned_us), seconds(newer.since_us));
             verdict.violated(format!(
-                "key {account}/{key}: {attempt} got token {token} at {at}, after token {newest} had been given"
+                "key {account}/{key}: {attempt} got token {token} at {at}, though {} had token {} since {since}",
+                newer.attempt, newer.token
             ));
         }
     }
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Win<'a> {
+    since_us: u64,
+    token: u64,
+    attempt: &'a str,
+}
+
+/// In order of time, each the one with the greatest token so far.
+struct Wins<'a>(Vec<Win<'a>>);
+
+impl<'a> Wins<'a> {
+    fn of(operations: &[&'a Operation]) -> Wins<'a> {
+        let mut wins: Vec<_> = won(operations)
+            .map(|(operation, attempt, token)| Win { since_us: operation.returned_us, token, attempt })
+            .collect();
+        wins.sort_by_key(|win| win.since_us);
+        for at in 1..wins.len() {
+            if wins[at].token < wins[at - 1].token {
+                wins[at] = wins[at - 1];
+            }
+        }
+        Wins(wins)
+    }
+
+    fn newest_before(&self, us: u64) -> Option<Win<'a>> {
+        let before = self.0.partition_point(|win| win.since_us < us);
+        self.0[..before].last().copied()
+    }
+}
+
 /// A call accepted with a token although a greater one had been given when it was made.
 fn fenced_changes_nothing((account, key): &KeyName<'_>, operations: &[&Operation], verdict: &mut Verdict) {
+    let wins = Wins::of(operations);
     for operation in operations {
         let (what, token) = match (&operation.call, operation.reply()) {
             (Call::Complete { token, .. }, Some(Reply::Completed { .. })) => ("completed", *token),
@@ -104,12 +129,11 @@ fn fenced_changes_nothing((account, key): &KeyName<'_>, operations: &[&Operation
             (Call::Extend { token, .. }, Some(Reply::Extended)) => ("extended", *token),
             _ => continue,
         };
-        let newer = won(operations).find(|(win, _, newer)| *newer > token && win.returned_us < operation.invoked_us);
-        if let Some((win, attempt, newer)) = newer {
+        if let Some(newer) = wins.newest_before(operation.invoked_us).filter(|newer| newer.token > token) {
+            let (at, since) = (seconds(operation.returned_us), seconds(newer.since_us));
             verdict.violated(format!(
-                "key {account}/{key}: fenced token {token} {what} it at {}, though {attempt} had token {newer} since {}",
-                seconds(operation.returned_us),
-                seconds(win.returned_us)
+                "key {account}/{key}: fenced token {token} {what} it at {at}, though {} had token {} since {since}",
+                newer.attempt, newer.token
             ));
         }
     }
