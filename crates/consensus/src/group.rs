@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use onceward_core::{
-    cluster::{MemberId, ShardId},
+    cluster::{MemberId, NodeId, ShardId},
     codec,
     command::{Command, EntryBatch, Reply},
     rows::{ReadRows, RowsError},
@@ -430,7 +430,13 @@ impl Group {
     /// Hands leadership to the best follower and waits until it leads. Nothing to do where this member doesn't lead.
     pub async fn handover(&self) -> Result<(), ConsensusError> {
         self.expect_started()?;
-        membership::handover(&self.inner.raft, self.inner.me).await
+        membership::handover(&self.inner.raft, self.inner.me, |_| true).await
+    }
+
+    /// Likewise, but only to one of these nodes.
+    pub async fn handover_to(&self, nodes: &BTreeSet<NodeId>) -> Result<(), ConsensusError> {
+        self.expect_started()?;
+        membership::handover(&self.inner.raft, self.inner.me, |member| nodes.contains(&member.node)).await
     }
 
     /// Makes `new` a member that gets all entries and doesn't vote. Only the leader can; repeating it changes nothing.

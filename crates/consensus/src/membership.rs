@@ -108,15 +108,19 @@ fn change_failed(error: RaftError<Types, ClientWriteError<Types>>) -> ConsensusE
     }
 }
 
-/// Hands leadership to the follower that lacks least and answered last, and waits until it leads.
-pub(crate) async fn handover(raft: &Raft, me: MemberId) -> Result<(), ConsensusError> {
+/// Hands leadership to the follower, among those that it may go to, that lacks least and answered last; waits until it leads.
+pub(crate) async fn handover(
+    raft: &Raft,
+    me: MemberId,
+    may_lead: impl Fn(MemberId) -> bool,
+) -> Result<(), ConsensusError> {
     let deadline = Instant::now() + HANDOVER_MAX;
     let mut server = raft.server_metrics();
     while Instant::now() < deadline {
         if server.borrow_watched().state != ServerState::Leader {
             return Ok(());
         }
-        let best = best_follower(&raft.metrics().borrow_watched(), me);
+        let best = best_follower(&raft.metrics().borrow_watched(), me, &may_lead);
         let Some(best) = best else {
             return Err(ConsensusError::Unavailable("no follower can take over leadership".to_owned()));
         };
@@ -139,9 +143,10 @@ pub(crate) async fn handover(raft: &Raft, me: MemberId) -> Result<(), ConsensusE
     Err(ConsensusError::TimedOut("handing over leadership".to_owned()))
 }
 
-fn best_follower(metrics: &RaftMetrics<Types>, me: MemberId) -> Option<MemberId> {
+fn best_follower(metrics: &RaftMetrics<Types>, me: MemberId, may_lead: impl Fn(MemberId) -> bool) -> Option<MemberId> {
     let (replication, heard) = (metrics.replication.as_ref()?, metrics.heartbeat.as_ref()?);
     let followers = metrics.membership_config.membership().voter_ids().filter(|id| *id != me.to_u64());
+    let followers = followers.filter(|id| may_lead(member(*id)));
     followers
         .filter_map(|id| {
             let answered = (*heard.get(&id)?)?;

@@ -10,7 +10,7 @@ use crate::{
         DeleteRecordCommand, DeleteRecordReply, ExtendCommand, ExtendReply,
     },
     limits::{
-        CheckCommand, CheckItem, CheckReply, CopyPolicies, HoldCommand, HoldReply, RefundCommand, RefundReply,
+        CheckCommand, CheckItem, CheckReply, CopyPolicies, HoldCommand, HoldReply, Mode, RefundCommand, RefundReply,
         ResetCommand, ResetReply, SettleCommand, SettleReply,
     },
     system::{SystemCommand, SystemReply},
@@ -106,6 +106,27 @@ fn size_of_message(message: &NewMessage) -> usize {
 }
 
 impl Command {
+    /// Whether it makes a shard's state larger at a caller's will: what a node whose disk is nearly full refuses. What
+    /// removes, gives back, or ends what was begun doesn't count, nor what nodes do by themselves.
+    pub fn grows(&self) -> bool {
+        match self {
+            Command::Check(check) => check.mode != Mode::Peek,
+            Command::Hold(_) | Command::Reset(_) | Command::Begin(_) => true,
+            Command::System(command) => matches!(command, SystemCommand::PutPolicy { .. }),
+            Command::Webhook(command) => !command.action.is_removal(),
+            Command::Settle(_)
+            | Command::Refund(_)
+            | Command::Complete(_)
+            | Command::Abandon(_)
+            | Command::Extend(_)
+            | Command::DeleteRecord(_)
+            | Command::Expire { .. }
+            | Command::RecordOutcomes(_)
+            | Command::CopyPolicies(_)
+            | Command::CopyOperational(_) => false,
+        }
+    }
+
     /// Encoded bytes at the most, without encoding the commands of the hot path.
     pub fn size_estimate(&self) -> usize {
         let items = |items: &[CheckItem]| {

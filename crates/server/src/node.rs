@@ -41,7 +41,11 @@ pub fn config(settings: &Settings, on_fatal: Arc<dyn Fn(String) + Send + Sync>) 
         peers: peers.collect::<BTreeMap<_, _>>(),
         security: security(&settings.peers)?,
         store: store_options(&settings.storage),
-        tuning: Tuning { waiters_max: settings.http.max_in_flight.div_ceil(2) as usize, ..tuning(&settings.raft) },
+        tuning: Tuning {
+            waiters_max: settings.http.max_in_flight.div_ceil(2) as usize,
+            min_free_bytes: settings.storage.min_free_bytes,
+            ..tuning(&settings.raft)
+        },
         clock: clock(),
         entropy: Arc::new(OsEntropy),
         on_fatal,

@@ -35,13 +35,17 @@ pub fn registry(stats: &NodeStats) -> Registry {
     for (name, help, value) in counters {
         registry.register(name, help, ConstCounter::new(value));
     }
+    let disk = [
+        ("disk_free_bytes", "What is free on the disk of the data directory", stats.disk_free_bytes.unwrap_or(0)),
+        ("disk_refusing", "1 while the disk is nearly full and what grows is refused", u64::from(stats.disk_is_low)),
+    ];
     let gauges = [
         ("commands_queued", "Commands that wait for a log entry now", stats.commands_queued),
         ("shards_led", "Shards that this node leads now", stats.shards_led),
         ("store_memtable_bytes", "Memory for rows not yet in table files", store.memtable_bytes),
         ("store_block_cache_bytes", "Memory for blocks read from disk", store.block_cache_bytes),
     ];
-    for (name, help, value) in gauges {
+    for (name, help, value) in gauges.into_iter().chain(disk) {
         registry.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
     }
     let live_bytes = Family::<[(&str, &str); 1], Gauge>::default();

@@ -49,10 +49,16 @@ pub struct Tuning {
     /// Calls that wait for the outcome of an idempotency key at once. Each keeps one of the places that there are for
     /// requests, and those who don't wait need some too. Beyond it nobody is made to wait.
     pub waiters_max: usize,
+    /// With less than this free on the disk, the node takes nothing that grows. 0: whatever is free.
+    pub min_free_bytes: u64,
 }
 
 /// Half of the requests that the HTTP port has under way at once when it is told nothing else.
 const WAITERS_MAX: usize = 2_048;
+
+/// Enough for the write-ahead logs (128 MiB), the memtables on their way to the disk, a compaction or a snapshot that runs, and
+/// hours of what is still taken.
+const MIN_FREE_BYTES: u64 = 1 << 30;
 
 /// The longest election timeout and two heartbeats: shorter than any follower waits before it campaigns, so that a leader
 /// isn't given up before the others may look for one. It only decides how soon requests are turned away; what a deposed
@@ -68,6 +74,7 @@ impl Default for Tuning {
             snapshot_every_bytes: SNAPSHOT_EVERY_BYTES,
             keep_entries: KEEP_ENTRIES,
             waiters_max: WAITERS_MAX,
+            min_free_bytes: MIN_FREE_BYTES,
         }
     }
 }

@@ -13,11 +13,13 @@
 //! - [`policies`], [`operational`]: what the system shard has and [`copies`] brings to every data shard
 //! - [`shard_port`]: a shard as the dispatcher of its deliveries sees it
 //! - [`peer_port`]: who may connect, and where calls of other nodes go
+//! - [`disk`]: what a node does while its disk is nearly full
 //! - [`founding`], [`replacing`], [`identity`]: how a node gets in, once, and back in after losing its disk
 
 mod clock;
 mod config;
 mod copies;
+mod disk;
 mod fallback;
 #[cfg(feature = "faults")]
 mod faulty_clock;

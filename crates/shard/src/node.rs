@@ -38,6 +38,7 @@ use tracing::{error, info, warn};
 use crate::{
     config::{NodeConfig, Tuning},
     copies,
+    disk::{self, Disk},
     fallback::LocalBuckets,
     founding,
     idempotency::{BeginAnswer, BeginRequest, Idempotency},
@@ -102,6 +103,7 @@ pub(crate) struct Shared {
     /// Set once the node serves.
     entered: SetOnce<()>,
     stats: Arc<Stats>,
+    pub disk: Arc<Disk>,
     stopping: AtomicBool,
     /// Held while the node becomes a member, so that it does so once.
     entering: tokio::sync::Mutex<()>,
@@ -119,6 +121,7 @@ pub(crate) struct Surroundings {
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
     pub stats: Arc<Stats>,
+    pub disk: Arc<Disk>,
     pub tuning: Tuning,
 }
 
@@ -157,12 +160,14 @@ impl Node {
             serving: ArcSwapOption::empty(),
             entered: SetOnce::new(),
             stats: Arc::default(),
+            disk: Arc::new(Disk::new(config.tuning.min_free_bytes)),
             stopping: AtomicBool::new(false),
             entering: tokio::sync::Mutex::default(),
             hashing: Arc::default(),
             background: Mutex::default(),
             config,
         });
+        shared.watch_disk();
         shared.open_links().await?;
         match identity.standing {
             Standing::Member { manifest } => shared.enter(manifest).await?,
@@ -340,6 +345,8 @@ impl Node {
         let mut stats = self.shared.stats.read();
         stats.log_writer = self.shared.writer.stats();
         stats.store = self.shared.store.stats();
+        stats.disk_free_bytes = self.shared.disk.free_bytes();
+        stats.disk_is_low = self.shared.disk.is_low();
         if let Some(serving) = self.shared.serving.load().as_ref() {
             for shard in serving.router.local_shards() {
                 let leadership = *shard.group.leadership().borrow();
@@ -403,6 +410,12 @@ impl Shared {
         Ok(())
     }
 
+    fn watch_disk(self: &Arc<Self>) {
+        let node = Arc::downgrade(self);
+        let serving = move || node.upgrade()?.serving.load_full();
+        self.spawn(disk::watch(self.disk.clone(), self.store.clone(), serving));
+    }
+
     pub(crate) fn links(&self) -> &dyn Links {
         self.open_tcp_links().as_ref()
     }
@@ -439,6 +452,7 @@ impl Shared {
             cluster_id: identity.cluster_id(),
             http_address: own.http_address.clone(),
             peer_address: own.peer_address.clone(),
+            disk_is_low: self.disk.is_low(),
         }
     }
 
@@ -489,6 +503,7 @@ impl Serving {
             clock: shared.config.clock.clone(),
             entropy: shared.config.entropy.clone(),
             stats: shared.stats.clone(),
+            disk: shared.disk.clone(),
             tuning: shared.config.tuning.clone(),
         });
         let mut shards = BTreeMap::new();

@@ -33,6 +33,8 @@ pub(crate) enum NotApplied {
     Overloaded,
     /// The deadline passed while the command was still queued.
     DeadlinePassed,
+    /// It grows, and the disk of the shard's leader is nearly full.
+    DiskLow,
 }
 
 /// A call that did not get an answer, as the HTTP contract tells it apart.
@@ -48,6 +50,8 @@ pub enum ServiceError {
 const RETRY_AFTER_ELECTION_MS: u64 = 1_000;
 /// A full queue drains within a few rounds; a second spreads the clients that come back.
 const RETRY_AFTER_OVERLOAD_MS: u64 = 1_000;
+/// Somebody has to make room.
+const RETRY_AFTER_DISK_LOW_MS: u64 = 10_000;
 
 impl From<NotApplied> for ServiceError {
     fn from(why: NotApplied) -> Self {
@@ -58,6 +62,9 @@ impl From<NotApplied> for ServiceError {
             NotApplied::Overloaded => ("the node is overloaded", RETRY_AFTER_OVERLOAD_MS),
             NotApplied::DeadlinePassed => {
                 ("the deadline passed before the command was taken up", RETRY_AFTER_OVERLOAD_MS)
+            }
+            NotApplied::DiskLow => {
+                ("the disk of the shard's leader is nearly full; deletions are still taken", RETRY_AFTER_DISK_LOW_MS)
             }
         };
         ServiceError::Unavailable { reason: reason.to_owned(), retry_after_ms }

@@ -263,7 +263,7 @@ impl Router {
         let Some(view) = self.remote.get(&shard) else { return Err(why) };
         tries.number += 1;
         match why {
-            NotApplied::Overloaded | NotApplied::DeadlinePassed => return Err(why),
+            NotApplied::Overloaded | NotApplied::DeadlinePassed | NotApplied::DiskLow => return Err(why),
             NotApplied::NoQuorum => self.note_leaderless(view),
             NotApplied::NotLeader { hint } => {
                 view.leader.store(Arc::new(hint));

@@ -134,7 +134,7 @@ impl Shard {
 
     /// Gets `command` into the log of this shard, which this node must lead, and waits for its reply.
     pub(crate) async fn execute(&self, command: Command, deadline: Instant) -> Outcome<Reply> {
-        if let Err(why) = self.leads() {
+        if let Err(why) = self.leads().and_then(|()| self.surroundings.disk.admit(&command)) {
             return Outcome::NotApplied(why);
         }
         let ticket = Ticket::default();

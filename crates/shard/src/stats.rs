@@ -44,6 +44,10 @@ pub struct NodeStats {
     pub terms: u64,
     pub log_writer: WriterStats,
     pub store: StoreStats,
+    /// As last looked at; `None` before.
+    pub disk_free_bytes: Option<u64>,
+    /// The disk is nearly full, and what grows is refused.
+    pub disk_is_low: bool,
 }
 
 impl Stats {

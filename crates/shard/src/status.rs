@@ -87,6 +87,10 @@ impl Recovery {
     pub(crate) fn readiness(&self, serving: &Serving) -> Readiness {
         let waiting_shards: Vec<ShardId> =
             serving.router.local_shards().filter(|shard| !self.is_ready(shard)).map(|shard| shard.id).collect();
+        let disk = &serving.surroundings.disk;
+        if waiting_shards.is_empty() && disk.is_low() {
+            return Readiness::not_ready(disk.describe());
+        }
         if waiting_shards.is_empty() {
             return Readiness { ready: true, detail: "serving".to_owned(), waiting_shards };
         }

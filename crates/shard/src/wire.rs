@@ -71,6 +71,7 @@ pub(crate) enum WireOutcome {
     Overloaded,
     DeadlinePassed,
     Unknown,
+    DiskLow,
 }
 
 impl From<Outcome<Reply>> for WireOutcome {
@@ -81,6 +82,7 @@ impl From<Outcome<Reply>> for WireOutcome {
             Outcome::NotApplied(NotApplied::NoQuorum) => WireOutcome::NoQuorum,
             Outcome::NotApplied(NotApplied::Overloaded) => WireOutcome::Overloaded,
             Outcome::NotApplied(NotApplied::DeadlinePassed) => WireOutcome::DeadlinePassed,
+            Outcome::NotApplied(NotApplied::DiskLow) => WireOutcome::DiskLow,
             Outcome::Unknown => WireOutcome::Unknown,
         }
     }
@@ -94,6 +96,7 @@ impl From<WireOutcome> for Outcome<Reply> {
             WireOutcome::NoQuorum => Outcome::NotApplied(NotApplied::NoQuorum),
             WireOutcome::Overloaded => Outcome::NotApplied(NotApplied::Overloaded),
             WireOutcome::DeadlinePassed => Outcome::NotApplied(NotApplied::DeadlinePassed),
+            WireOutcome::DiskLow => Outcome::NotApplied(NotApplied::DiskLow),
             WireOutcome::Unknown => Outcome::Unknown,
         }
     }
@@ -129,6 +132,9 @@ pub(crate) struct Probed {
     pub cluster_id: Option<u128>,
     pub http_address: String,
     pub peer_address: String,
+    /// It doesn't want to lead.
+    #[serde(default)]
+    pub disk_is_low: bool,
 }
 
 /// The manifest with the receiver's own entry in it, in the generation that it is to live in.
@@ -190,6 +196,7 @@ mod tests {
             WireOutcome::Overloaded,
             WireOutcome::DeadlinePassed,
             WireOutcome::Unknown,
+            WireOutcome::DiskLow,
         ];
         let items = vec![ForwardItem { shard: ShardId(1), remaining_ms: 250, command: command() }];
         let probed = Probed {
@@ -198,6 +205,7 @@ mod tests {
             cluster_id: Some(3),
             http_address: "h:1".to_owned(),
             peer_address: "p:1".to_owned(),
+            disk_is_low: false,
         };
         vec![
             (name(Method::Forward, "request"), encode(&Forward { items })),

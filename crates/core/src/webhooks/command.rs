@@ -183,6 +183,14 @@ impl Action {
         })
     }
 
+    /// Whether it leaves less than there was.
+    pub fn is_removal(&self) -> bool {
+        matches!(
+            self,
+            Action::DeleteApp { .. } | Action::DeleteEndpoint(_) | Action::EventType(EventTypeChange::Delete { .. })
+        )
+    }
+
     /// Whether it belongs on the system shard.
     pub fn is_of_system(&self) -> bool {
         matches!(self, Action::EventType(_)) || self.app() == Some(&AppRef::Operational)

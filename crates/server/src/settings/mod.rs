@@ -180,6 +180,8 @@ section! {
         block_cache_bytes: u64 = 32 << 20, in 8 << 20..=64 << 30;
         /// Memory for rows not yet written to table files, over all tables.
         memtable_bytes: u64 = 32 << 20, in 8 << 20..=16 << 30;
+        /// With less than this free on the disk, the node takes nothing that grows; 0: whatever is free.
+        min_free_bytes: u64 = 1 << 30, in 0..=1 << 44;
     }
 }
 
