@@ -157,7 +157,7 @@ fn publish(history: &mut History, i: u64, at_us: u64, accepted: bool) -> (Call, 
     let app = format!("account-{}", i % 5);
     let event_id = format!("e{i}");
     let message_id = format!("msg_{i}");
-    let repeats = if i % 17 == 0 { 2 } else { 1 };
+    let repeats = if i.is_multiple_of(17) { 2 } else { 1 };
     for again in 0..if accepted { repeats } else { 0 } {
         history.deliveries.push(Delivery {
             at_us: at_us + 3_000 + again * SECOND,
