@@ -6,10 +6,10 @@
 //! Two rules hold for every checker. A correct history is never rejected: what is not known for certain, such as whether a call
 //! without an answer took effect, is taken as it suits the history best. And what could not be judged is counted, not passed.
 
+pub mod bounds;
 pub mod history;
 pub mod verdict;
 
-mod bounds;
 mod delivered;
 mod durable;
 mod endpoints;

@@ -54,10 +54,11 @@ pub(crate) fn judge<'a>(operations: impl Iterator<Item = &'a Operation>) -> (Jud
 }
 
 /// A node that doesn't know what became of a `begin` sends it again under the same attempt. Where the lease can be over by
-/// then, one call may win twice.
+/// the time that arrives, one call wins twice.
 fn second_win(operation: &Operation) -> Option<Span<Asked<'_>>> {
     let Call::Begin { lease_ms, .. } = &operation.call else { return None };
-    let may_lapse = operation.returned_us - operation.invoked_us >= at_least_us(lease_ms * 1_000);
+    let took_us = operation.returned_us - operation.invoked_us;
+    let may_lapse = operation.reply().is_none() || took_us >= at_least_us(lease_ms * 1_000);
     let call = Asked { operation, reply: None };
     may_lapse.then_some(Span { invoked_us: operation.invoked_us, returned_us: None, call })
 }
