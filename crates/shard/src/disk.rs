@@ -17,16 +17,15 @@ use futures::future::join_all;
 use onceward_core::{cluster::NodeId, command::Command};
 use onceward_storage::{StorageError, Store};
 use onceward_transport::Links;
-use tokio::{
-    task::spawn_blocking,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::{task::spawn_blocking, time::sleep};
 use tracing::{debug, error, info, warn};
 
 use crate::{founding, node::Serving, outcome::NotApplied};
 
 /// At a hundred megabytes a second, which is more than a node writes, a tenth of the standard watermark.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// While the disk is nearly full: what an election brings here is refused until it is handed over.
+const LOOK_WHILE_LOW: Duration = Duration::from_millis(200);
 /// A node takes writes again once so many fifths of the watermark are free: compactions move what is free up and down.
 const ROOM_AGAIN_FIFTHS: u64 = 6;
 
@@ -78,10 +77,8 @@ impl Disk {
 
 /// Looks at the disk until the node stops.
 pub(crate) async fn watch(disk: Arc<Disk>, store: Arc<dyn Store>, serving: impl Fn() -> Option<Arc<Serving>>) {
-    let mut ticks = interval(LOOK_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        sleep(if disk.is_low() { LOOK_WHILE_LOW } else { LOOK_EVERY }).await;
         let Some(free_bytes) = look(&store).await else { continue };
         disk.free_bytes.store(free_bytes, Ordering::Relaxed);
         let (was_low, is_low) = (disk.is_low(), disk.judge(free_bytes));

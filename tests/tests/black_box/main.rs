@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod clocks;
+mod disks;
 mod failure_modes;
 mod idempotency;
 mod limits;
