@@ -5,10 +5,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use onceward_checkers::bounds::DRIFT_PERCENT;
 use onceward_checkers::history::{Algorithm, Call, History, Item, Mode, Operation, Outcome, Reply, Terms};
 
-/// The drift of monotonic clocks that promises over durations allow for.
-const DRIFT: f64 = 0.01;
 /// Points of a curve: as many as a small plot has pixels to tell apart.
 const CURVE_POINTS_MAX: usize = 240;
 
@@ -139,7 +138,9 @@ fn bucket(policy: &str, key: &str, terms: Terms, mut events: Events) -> Bucket {
     let (charges, gifts): (Vec<Charge>, Vec<Charge>) = events.charges.iter().partition(|charge| charge.cost >= 0.0);
     let refunded: f64 = gifts.iter().filter(|gift| gift.returned_us != u64::MAX).map(|gift| gift.cost).sum();
     let worst = match terms.algorithm {
-        Algorithm::TokenBucket => worst_interval(&charges, &gifts, capacity, rate_per_us(&terms) * (1.0 + DRIFT)),
+        Algorithm::TokenBucket => {
+            worst_interval(&charges, &gifts, capacity, rate_per_us(&terms) * (1.0 + DRIFT_PERCENT as f64 / 100.0))
+        }
         Algorithm::SlidingWindow => worst_window(&charges, &gifts, capacity, terms.window_us),
     };
     Bucket {

@@ -303,7 +303,7 @@ fn files() -> Markup {
                 li { a href="history.jsonl" { "history.jsonl" } ": everything that was seen, a record a line; what the verdicts were made from." }
                 li { a href="history.edn" { "history.edn" } ": the same calls as Jepsen writes them, for its checkers." }
                 li { a href="nemeses.txt" { "nemeses.txt" } ": what was done to the cluster, in order." }
-                li { a href="verdicts.json" { "verdicts.json" } ": the verdicts with every violation." }
+                li { a href="verdicts.json" { "verdicts.json" } ": the verdicts, for programs." }
             }
         }
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use maud::{Markup, PreEscaped, html};
-use onceward_checkers::history::{History, Nemesis, RecoveryFrom};
+use onceward_checkers::bounds::{HEALING_MAX_US, LEADER_LOSS_MAX_US};
+use onceward_checkers::history::{Algorithm, History, Nemesis, RecoveryFrom};
 use onceward_checkers::verdict::Verdict;
 use serde_json::json;
 
@@ -242,8 +243,6 @@ pub fn recoveries(history: &History) -> Markup {
     }
 }
 
-const LEADER_LOSS_MAX_US: u64 = 2_500_000;
-const HEALING_MAX_US: u64 = 5_000_000;
 const HISTOGRAM_COLUMNS: u64 = 30;
 
 fn histogram(title: &'static str, sorted_us: &[u64], bound_us: u64) -> Markup {
@@ -307,10 +306,10 @@ fn share(share: f64) -> String {
 fn terms(bucket: &Bucket) -> String {
     let window = text::duration(bucket.terms.window_us);
     match bucket.terms.algorithm {
-        onceward_checkers::history::Algorithm::TokenBucket => {
+        Algorithm::TokenBucket => {
             format!("{} per {window}, burst {}", bucket.terms.amount, bucket.terms.burst)
         }
-        onceward_checkers::history::Algorithm::SlidingWindow => format!("{} in any {window}", bucket.terms.amount),
+        Algorithm::SlidingWindow => format!("{} in any {window}", bucket.terms.amount),
     }
 }
 
