@@ -254,7 +254,10 @@ fn nemesis_table(history: &History) -> Markup {
     html! {
         section id="nemeses" {
             h2 { "Nemeses" }
-            p .note { "What was done to the cluster, what shows that it bit, and how long the cluster took to come back: median and, in brackets, the worst." }
+            p .note {
+                "What was done to the cluster, what shows that it bit, and how long the cluster took to come back: "
+                "median and, in brackets, the worst."
+            }
             div .wide {
                 table .nemeses {
                     thead { tr {
@@ -281,7 +284,8 @@ fn nemesis_row(name: &str, rounds: &Rounds) -> Markup {
             td .number { (median_and_worst(&rounds.healings_us)) }
             td { details { summary { "Rounds" } ul .rounds {
                 @for round in &rounds.rounds { li {
-                    a href="#timeline" data-at=(round.from_us) { (text::clock(round.from_us)) } " – " (text::clock(round.until_us)) " " (round.target)
+                    a href="#timeline" data-at=(round.from_us) { (text::clock(round.from_us)) }
+                    " – " (text::clock(round.until_us)) " " (round.target)
                 } }
             } } }
         }
@@ -300,7 +304,10 @@ fn files() -> Markup {
         footer {
             h2 { "Beside this page" }
             ul {
-                li { a href="history.jsonl" { "history.jsonl" } ": everything that was seen, a record a line; what the verdicts were made from." }
+                li {
+                    a href="history.jsonl" { "history.jsonl" }
+                    ": everything that was seen, a record a line; what the verdicts were made from."
+                }
                 li { a href="history.edn" { "history.edn" } ": the same calls as Jepsen writes them, for its checkers." }
                 li { a href="nemeses.txt" { "nemeses.txt" } ": what was done to the cluster, in order." }
                 li { a href="verdicts.json" { "verdicts.json" } ": the verdicts, for programs." }

@@ -29,7 +29,11 @@ pub fn over_time(history: &History, verdicts: &[Verdict], timeline: &Timeline) -
     html! {
         section id="timeline" {
             h2 { "Over time" }
-            p .note { "Grey bands are nemeses at work" @if !marks(verdicts).is_empty() { ", red lines are times that violations name" } ". Point at a plot to read it; a click holds the time." }
+            p .note {
+                "Grey bands are nemeses at work"
+                @if !marks(verdicts).is_empty() { ", red lines are times that violations name" }
+                ". Point at a plot to read it; a click holds the time."
+            }
             (nemesis_lanes(history, timeline, &ticks))
             (throughput(timeline).draw(&under, &ticks))
             (failures(timeline).draw(&under, &ticks))
@@ -78,8 +82,9 @@ fn united(nemeses: &[Nemesis]) -> Vec<(u64, u64)> {
 fn span(class: &str, timeline: &Timeline, from_us: u64, until_us: u64, label: &str, title: &str) -> Markup {
     let left = timeline.place(from_us);
     let width = timeline.place(until_us.max(from_us)) - left;
+    let title = (!title.is_empty()).then_some(title);
     html! {
-        span class={ "span " (class) } style={ "left:" (percent(left)) ";width:" (percent(width)) } title=[(!title.is_empty()).then_some(title)] { (label) }
+        span class={ "span " (class) } style={ "left:" (percent(left)) ";width:" (percent(width)) } title=[title] { (label) }
     }
 }
 
@@ -198,7 +203,10 @@ fn leader_lanes(history: &History, timeline: &Timeline, ticks: &[(f64, String)])
     html! {
         @if !reigns.is_empty() {
             figure .plot.lanes {
-                figcaption { b { "Leaders" } span .legend { "the number is the node that leads; hatched: nobody was seen to" } }
+                figcaption {
+                    b { "Leaders" }
+                    span .legend { "the number is the node that leads; hatched: nobody was seen to" }
+                }
                 @for (shard, reigns) in &reigns { div .frame {
                     div .scale { span { @if *shard == 0 { "system" } @else { "shard " (shard) } } }
                     div .area { @for reign in reigns.iter().take(REIGNS_MAX) { (leader(reign, timeline)) } div .cursor {} }
@@ -286,13 +294,17 @@ pub fn buckets(history: &History, timeline: &Timeline) -> Markup {
         section id="buckets" {
             h2 { "Buckets" }
             p .note {
-                (text::count(count as u64)) " buckets. The worst interval is the one in which most was admitted beyond what refilled meanwhile, as a share of the burst; 100 % is the bound. "
+                (text::count(count as u64)) " buckets. The worst interval is the one in which most was admitted beyond what refilled meanwhile, "
+                "as a share of the burst; 100 % is the bound. "
                 "The nearest to it used " (share(nearest)) ". A policy that changed is drawn by its most generous terms."
             }
             div .grid { @for plot in &drawn { (plot) } }
             h3 { "Nearest to their bound" }
             div .wide { table .buckets {
-                thead { tr { th { "Policy" } th { "Key" } th { "Terms" } th .number { "Checks" } th .number { "Denied" } th .number { "Admitted" } th { "Worst interval" } } }
+                thead { tr {
+                    th { "Policy" } th { "Key" } th { "Terms" }
+                    th .number { "Checks" } th .number { "Denied" } th .number { "Admitted" } th { "Worst interval" }
+                } }
                 tbody { @for bucket in buckets.iter().take(BUCKETS_LISTED_MAX) { (bucket_row(bucket)) } }
             } }
         }
@@ -318,11 +330,12 @@ fn bucket_row(bucket: &Bucket) -> Markup {
     html! {
         tr {
             td { (bucket.policy) } td { (bucket.key) } td { (terms(bucket)) }
-            td .number { (text::count(bucket.checks)) } td .number { (text::count(bucket.denied)) } td .number { (text::count(bucket.admitted)) }
+            @for number in [bucket.checks, bucket.denied, bucket.admitted] { td .number { (text::count(number)) } }
             td {
                 span .meter aria-hidden="true" { i .over[over] style={ "width:" (percent(bucket.worst.share.min(1.0))) } {} }
                 (share(bucket.worst.share)) @if over { " " span .badge.bad { "over" } }
-                " " a href="#timeline" data-at=(bucket.worst.from_us) { (text::clock_ms(bucket.worst.from_us)) } " – " (text::clock_ms(bucket.worst.until_us))
+                " " a href="#timeline" data-at=(bucket.worst.from_us) { (text::clock_ms(bucket.worst.from_us)) }
+                " – " (text::clock_ms(bucket.worst.until_us))
             }
         }
     }
