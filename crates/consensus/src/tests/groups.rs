@@ -17,7 +17,7 @@ use onceward_storage::{Family, ShardState, Store, WriteSet};
 use tokio::time::sleep;
 
 use super::{Cluster, PATIENCE, has_policy, propose, put_policy, until, write};
-use crate::{ProposeError, ReadError, log::READ_BYTES_MAX};
+use crate::{Group, ProposeError, ReadError, log::READ_BYTES_MAX};
 
 /// A command of some size that changes nothing: it belongs on a data shard.
 fn ballast(bytes: usize) -> Command {
@@ -113,6 +113,18 @@ async fn leadership_moves_on_demand_and_the_new_leader_knows_the_time() {
     assert!(now.plus_us(PATIENCE.as_micros() as u64) >= then);
     assert!(write(&cluster.groups(), "after").await);
     cluster.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_goes_to_nobody_but_those_who_may_have_it() {
+    let cluster = Cluster::found(3, |_| {}).await;
+    assert!(write(&cluster.groups(), "before").await);
+    let old = cluster.leader().await;
+    assert!(old.handover_to(&[old.me().node].into()).await.is_err(), "nobody else may");
+    let heir = cluster.groups().iter().map(Group::me).find(|member| *member != old.me()).unwrap();
+    let nodes = [heir.node].into();
+    until("the heir is heard of", || async { old.handover_to(&nodes).await.ok() }).await;
+    until("the heir leads", || async { (cluster.leader().await.me() == heir).then_some(()) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
