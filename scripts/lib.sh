@@ -103,3 +103,10 @@ build_release() {
   [ -x "$CARGO_TARGET_DIR/release/onceward" ] || say "building (the first time takes a while: RocksDB is compiled from source)"
   (cd "$ROOT" && cargo build --release --locked --workspace --bins)
 }
+
+# build_faults: builds `onceward-faults`, the program with seeded faults and failpoints in it, and the partition suite.
+build_faults() {
+  [ -x "$CARGO_TARGET_DIR/release/onceward-faults" ] ||
+    say "building (the first time takes a while: RocksDB is compiled from source)"
+  (cd "$ROOT" && cargo build --release --locked --workspace --features onceward-server/faults --bin onceward-faults --bin partition)
+}

@@ -11,8 +11,8 @@ use onceward_checkers::history::{Call, History, Message, Operation, Outcome, Rep
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 
+use crate::load::Load;
 use onceward_tests::draw::Draw;
-use crate::{load::Load, wire::perform};
 
 /// Longer than the schedule of retries that runs are made with.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
@@ -51,8 +51,7 @@ pub async fn settle(load: &Load) {
 async fn is_over(load: &Load, (app, endpoint, event_id): &(String, String, String)) -> bool {
     let (app, endpoint, event_id) = (app.clone(), endpoint.clone(), event_id.clone());
     let (_, node) = load.node(0);
-    let outcome = perform(node, &load.targets, &Call::GetDelivery { app, endpoint, event_id }).await;
-    match outcome {
+    match node.perform(&load.targets, &Call::GetDelivery { app, endpoint, event_id }).await {
         Outcome::Answered { reply: Reply::DeliveryStatus { status } } => status != SENDING,
         Outcome::Answered { .. } | Outcome::Unexpected { .. } => true,
         Outcome::Refused | Outcome::Unknown => false,

@@ -10,14 +10,14 @@ use std::{
 };
 
 use onceward_checkers::history::{Call, Operation, Outcome, Record, Reply};
-use onceward_tests::{client::Api, draw::Draw};
+use onceward_tests::draw::Draw;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     recorder::Recorder,
-    wire::{Targets, perform},
+    wire::{Gate, Targets},
 };
 
 /// A client that is further behind its pace skips what it missed: an outage is not to be followed by a burst.
@@ -31,7 +31,7 @@ pub struct Load {
     /// Cancelled: every client ends after the call that it has under way.
     pub stop: CancellationToken,
     /// By links that may be cut.
-    nodes: Vec<Api>,
+    nodes: Vec<Arc<dyn Gate>>,
     processes: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ pub struct Client {
 }
 
 impl Load {
-    pub fn new(seed: u64, nodes: Vec<Api>, targets: Targets, recorder: Recorder) -> Arc<Load> {
+    pub fn new(seed: u64, nodes: Vec<Arc<dyn Gate>>, targets: Targets, recorder: Recorder) -> Arc<Load> {
         let stop = CancellationToken::new();
         Arc::new(Load { seed, recorder, targets, stop, nodes, processes: AtomicU64::new(0) })
     }
@@ -63,9 +63,9 @@ impl Load {
     }
 
     /// The node of this number, cyclically.
-    pub fn node(&self, at: u64) -> (u16, &Api) {
+    pub fn node(&self, at: u64) -> (u16, &dyn Gate) {
         let index = usize::try_from(at).expect("64 bits") % self.nodes.len();
-        (u16::try_from(index + 1).expect("few nodes"), &self.nodes[index])
+        (u16::try_from(index + 1).expect("few nodes"), self.nodes[index].as_ref())
     }
 }
 
@@ -133,9 +133,9 @@ impl Client {
 
     async fn call_at(&mut self, at: u64, call: Call, last: bool) -> Outcome {
         let load = self.load.clone();
-        let (node, api) = load.node(at);
+        let (node, gate) = load.node(at);
         let invoked_us = load.recorder.now_us();
-        let outcome = perform(api, &load.targets, &call).await;
+        let outcome = gate.perform(&load.targets, &call).await;
         let returned_us = load.recorder.now_us();
         let operation =
             Operation { process: self.process, node, invoked_us, returned_us, last, call, outcome: outcome.clone() };
@@ -171,6 +171,14 @@ impl Rotation {
     /// A name to use so many times.
     pub fn take(&self, draw: &mut Draw, uses: u64) -> String {
         format!("{}-{}", self.prefix, self.number(draw, uses))
+    }
+
+    /// Brings the end of a name nearer: there is less to see of it from now on.
+    pub fn spend(&self, number: u64, uses: u64) {
+        let mut slots = self.slots.lock();
+        if let Some(slot) = slots.slots.iter_mut().find(|slot| slot.1 == number) {
+            slot.0 += uses;
+        }
     }
 
     /// The number of a name to use so many times.

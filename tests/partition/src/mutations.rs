@@ -151,7 +151,8 @@ impl Mutation {
 
     /// The promises by which it was caught, of those that it must be caught by.
     pub fn caught(&self, finished: &Finished) -> Vec<String> {
-        let violated = finished.verdicts.iter().filter(|verdict| !verdict.kept()).map(|verdict| verdict.promise.as_str());
+        let violated =
+            finished.verdicts.iter().filter(|verdict| !verdict.kept()).map(|verdict| verdict.promise.as_str());
         violated.filter(|promise| self.promises.contains(promise)).map(str::to_owned).collect()
     }
 }

@@ -24,8 +24,6 @@ const RECEIVERS: usize = 3;
 const POLL: Duration = Duration::from_millis(250);
 /// How long a receiver behaves badly at most: by far shorter than the schedule of retries that runs are made with.
 const TROUBLE_MS_MAX: u64 = 2_500;
-/// Answers this to everything, always: what is published to it ends visibly or never.
-pub const GRAVE: &str = "grave";
 
 /// Clones are the same receivers.
 #[derive(Clone)]
@@ -76,8 +74,8 @@ impl Receivers {
         }
     }
 
-    /// Makes one receiver or path after the other misbehave for a while, until stopped; all is well again at the end.
-    pub async fn misbehave(self, paths: Vec<(String, String)>, seed: u64, stop: CancellationToken) {
+    /// Makes one receiver or endpoint after the other misbehave for a while, until stopped; all is well again at the end.
+    pub async fn misbehave(self, endpoints: Vec<(String, String)>, seed: u64, stop: CancellationToken) {
         let mut draw = Draw::new(seed, "receivers");
         while !stop.is_cancelled() {
             let trouble = Duration::from_millis(draw.between(500, TROUBLE_MS_MAX));
@@ -87,7 +85,7 @@ impl Receivers {
                 wait(trouble, &stop).await;
                 self.receivers.lock().await[which].listen().await;
             } else {
-                let (app, endpoint) = draw.pick(&paths);
+                let (app, endpoint) = draw.pick(&endpoints);
                 let which = self.targets().receiver(endpoint);
                 let behaviour = bad(&mut draw);
                 let path = format!("/{app}/{endpoint}");

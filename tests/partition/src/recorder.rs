@@ -3,10 +3,10 @@
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Write as _},
+    io::{self, BufWriter},
     path::Path,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use onceward_checkers::history::{History, Record};
@@ -20,11 +20,15 @@ pub struct Recorder {
 
 struct Inner {
     started: Instant,
+    clock: Clock,
     log: Mutex<Log>,
 }
 
+/// Microseconds since the start of the run.
+type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
 struct Log {
-    file: BufWriter<File>,
+    sink: Box<dyn io::Write + Send>,
     history: History,
     /// The first error of writing, told by [`Recorder::finish`]: a run goes on without its file.
     error: Option<io::Error>,
@@ -33,26 +37,29 @@ struct Log {
 impl Recorder {
     /// Starts the clock of the history, which is written to `path`.
     pub fn create(path: &Path) -> io::Result<Recorder> {
-        let log = Log { file: BufWriter::new(File::create(path)?), history: History::default(), error: None };
-        Ok(Recorder { inner: Arc::new(Inner { started: Instant::now(), log: Mutex::new(log) }) })
+        let (file, started) = (BufWriter::new(File::create(path)?), Instant::now());
+        Ok(Recorder::over(move || micros(started.elapsed()), file))
     }
 
-    /// Microseconds since the start of the run.
+    /// A history on another clock, of microseconds since the start of the run, and written elsewhere.
+    pub fn over(clock: impl Fn() -> u64 + Send + Sync + 'static, sink: impl io::Write + Send + 'static) -> Recorder {
+        let log = Log { sink: Box::new(sink), history: History::default(), error: None };
+        let inner = Inner { started: Instant::now(), clock: Box::new(clock), log: Mutex::new(log) };
+        Recorder { inner: Arc::new(inner) }
+    }
+
     pub fn now_us(&self) -> u64 {
-        self.at_us(Instant::now())
+        (self.inner.clock)()
     }
 
-    /// `instant` on the clock of the history.
+    /// An instant of real time on the clock of the history.
     pub fn at_us(&self, instant: Instant) -> u64 {
-        let elapsed = instant.saturating_duration_since(self.inner.started);
-        u64::try_from(elapsed.as_micros()).expect("no run lasts for centuries")
+        micros(instant.saturating_duration_since(self.inner.started))
     }
 
     pub fn record(&self, record: Record) {
-        let mut line = serde_json::to_vec(&record).expect("records are plain data");
-        line.push(b'\n');
         let mut log = self.inner.log.lock();
-        if let Err(error) = log.file.write_all(&line) {
+        if let Err(error) = record.write(&mut log.sink) {
             log.error.get_or_insert(error);
         }
         log.history.push(record);
@@ -66,10 +73,14 @@ impl Recorder {
     /// Writes out what is buffered, and hands over the whole history.
     pub fn finish(&self) -> io::Result<History> {
         let mut log = self.inner.log.lock();
-        log.file.flush()?;
+        log.sink.flush()?;
         match log.error.take() {
             Some(error) => Err(error),
             None => Ok(std::mem::take(&mut log.history)),
         }
     }
+}
+
+fn micros(since: Duration) -> u64 {
+    u64::try_from(since.as_micros()).expect("no run lasts for centuries")
 }

@@ -5,6 +5,7 @@ use std::{
     fs,
     io::BufReader,
     path::Path,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -13,6 +14,7 @@ use onceward_checkers::{
     history::{History, Record, Run},
     verdict::Verdict,
 };
+use onceward_tests::client::Api;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_util::sync::CancellationToken;
 
@@ -25,12 +27,11 @@ use crate::{
     progress::Progress,
     receivers::Receivers,
     recorder::Recorder,
+    wire::Gate,
     workload,
 };
 
 pub const HISTORY_FILE: &str = "history.jsonl";
-/// How a run is made again.
-const AGAIN_FILE: &str = "again.txt";
 /// Fewer than by default: each costs processor time that a run of many processes on few cores has none to spare of.
 const DATA_SHARDS: u16 = 4;
 /// Load before the first nemesis and after the last, so that something is under way when each of them strikes.
@@ -59,8 +60,8 @@ impl Finished {
 pub async fn run(options: &Options, progress: &Progress) -> Result<Finished> {
     let dir = &options.out;
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    fs::write(dir.join(AGAIN_FILE), format!("{}\n", options.again()))?;
     let recorder = Recorder::create(&dir.join(HISTORY_FILE))?;
+    recorder.record(Record::Run(described(options)));
     let shown = CancellationToken::new();
     let display = tokio::spawn(progress.clone().show(recorder.clone(), shown.clone()));
     let exits = play(options, progress, &recorder).await;
@@ -78,12 +79,10 @@ pub async fn run(options: &Options, progress: &Progress) -> Result<Finished> {
 async fn play(options: &Options, progress: &Progress, recorder: &Recorder) -> Result<Vec<String>> {
     progress.say("starting the cluster");
     let mut arena = Arena::start(arena_options(options), recorder.clone()).await?;
-    recorder.record(Record::Run(described(options)));
     let receivers = Receivers::start(arena.host()).await;
     let delivered = CancellationToken::new();
-    let deliveries =
-        tokio::spawn(receivers.clone().record(arena.direct(), recorder.clone(), delivered.clone()));
-    let load = Load::new(options.seed, arena.clients(), receivers.targets(), recorder.clone());
+    let deliveries = tokio::spawn(receivers.clone().record(arena.direct(), recorder.clone(), delivered.clone()));
+    let load = Load::new(options.seed, gates(arena.clients()), receivers.targets(), recorder.clone());
     progress.say("setting up the workloads");
     let mut clients = workload::start(&options.workload.items, options.rate, &load, &receivers).await;
     tokio::time::sleep(CALM).await;
@@ -97,17 +96,17 @@ async fn play(options: &Options, progress: &Progress, recorder: &Recorder) -> Re
     let ended = tokio::time::timeout(CLIENTS_END_MAX, async { while clients.join_next().await.is_some() {} }).await;
     ended.context("a client does not end")?;
 
-    let direct = Load::new(options.seed, arena.direct(), receivers.targets(), recorder.clone());
+    let direct = Load::new(options.seed, gates(arena.direct()), receivers.targets(), recorder.clone());
     progress.say("waiting until everything is delivered");
     settle(&direct).await;
     progress.say("reading all that is left");
     read_all(&direct).await;
     delivered.cancel();
     deliveries.await?;
-    arena.hash_states().await;
+    arena.record_hashes().await;
     progress.say("judging");
-    arena.save_logs(&options.out)?;
-    let exits = arena.unexpected_exits().to_vec();
+    arena.save_logs(&options.out).await?;
+    let exits = arena.unexpected_exits();
     arena.stop().await;
     Ok(exits)
 }
@@ -126,6 +125,10 @@ pub fn check(dir: &Path) -> Result<Finished> {
     let finished = judge(History::read(BufReader::new(file))?);
     onceward_report::write(dir, &finished.history, &finished.verdicts, &finished.shortcomings)?;
     Ok(finished)
+}
+
+fn gates(nodes: Vec<Api>) -> Vec<Arc<dyn Gate>> {
+    nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Gate>).collect()
 }
 
 fn arena_options(options: &Options) -> ArenaOptions {

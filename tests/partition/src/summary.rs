@@ -64,9 +64,8 @@ fn judged(verdict: &Verdict) -> String {
 }
 
 fn calls(history: &History) -> String {
-    let count = |class: fn(&Outcome) -> bool| {
-        history.operations.iter().filter(|operation| class(&operation.outcome)).count()
-    };
+    let count =
+        |class: fn(&Outcome) -> bool| history.operations.iter().filter(|operation| class(&operation.outcome)).count();
     format!(
         "{} calls: {} answered, {} refused, {} unknown; {} deliveries",
         history.operations.len(),

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use onceward_checkers::history::{Algorithm, Call, Item, ItemResult, Message, Mode, Outcome, Reply, Terms};
-use onceward_tests::client::{Answer, Api, NoAnswer};
+use onceward_tests::client::{Api, NoAnswer};
 use serde_json::{Value, json};
 
 use crate::message::{EVENT_TYPE, digest, payload};
@@ -27,20 +28,29 @@ impl Targets {
     }
 }
 
-/// Makes the call at a node.
-pub async fn perform(api: &Api, targets: &Targets, call: &Call) -> Outcome {
-    let (method, path, body) = request(targets, call);
-    let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
-    let headers = [("content-type", "application/json")];
-    let answer = tokio::time::timeout(PATIENCE, api.send(method, &path, &headers, body)).await;
-    match answer {
-        Ok(Ok(answer)) => outcome(call, &answer),
-        Ok(Err(NoAnswer::NotSent(_))) => Outcome::Refused,
-        Ok(Err(NoAnswer::Lost(_))) | Err(_) => Outcome::Unknown,
+/// A way to one node.
+pub trait Gate: Send + Sync {
+    /// Makes the call and says what came of it.
+    fn perform<'c>(&'c self, targets: &'c Targets, call: &'c Call) -> BoxFuture<'c, Outcome>;
+}
+
+impl Gate for Api {
+    fn perform<'c>(&'c self, targets: &'c Targets, call: &'c Call) -> BoxFuture<'c, Outcome> {
+        Box::pin(async {
+            let (method, path, body) = request(targets, call);
+            let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+            let headers = [("content-type", "application/json")];
+            match tokio::time::timeout(PATIENCE, self.send(method, &path, &headers, body)).await {
+                Ok(Ok(answer)) => outcome(call, answer.status, &answer.body),
+                Ok(Err(NoAnswer::NotSent(_))) => Outcome::Refused,
+                Ok(Err(NoAnswer::Lost(_))) | Err(_) => Outcome::Unknown,
+            }
+        })
     }
 }
 
-fn request(targets: &Targets, call: &Call) -> (&'static str, String, Option<Value>) {
+/// The call as HTTP: method, path and JSON.
+pub fn request(targets: &Targets, call: &Call) -> (&'static str, String, Option<Value>) {
     let post = |path: &str, body: Value| ("POST", path.to_owned(), Some(body));
     match call {
         Call::Check { items, mode, request_id } => post("/v1/limits/check", check(items, *mode, request_id.as_deref())),
@@ -124,16 +134,17 @@ fn message_in(message: &Message) -> Value {
     json!({ "eventType": EVENT_TYPE, "eventId": message.event_id, "payload": payload })
 }
 
-fn outcome(call: &Call, answer: &Answer) -> Outcome {
-    match answer.status {
+/// What an answer to the call says.
+pub fn outcome(call: &Call, status: u16, body: &str) -> Outcome {
+    match status {
         503 => return Outcome::Refused,
         504 => return Outcome::Unknown,
         _ => {}
     }
-    let body = serde_json::from_str(&answer.body).unwrap_or(Value::Null);
-    match reply(call, answer.status, &body) {
+    let parsed = serde_json::from_str(body).unwrap_or(Value::Null);
+    match reply(call, status, &parsed) {
         Some(reply) => Outcome::Answered { reply },
-        None => Outcome::Unexpected { status: answer.status, body: answer.body.clone() },
+        None => Outcome::Unexpected { status, body: body.to_owned() },
     }
 }
 

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use onceward_checkers::history::{Call, Message, Reply};
 use tokio::task::JoinSet;
 
-use super::{ms, spawn};
+use super::spawn;
 use crate::load::{Client, Load, Rotation};
 
 const CLIENTS: u32 = 16;
 /// Calls of a session at most, retries not counted.
 const SESSION_CALLS: u64 = 5;
 const KEY_USES: u64 = 45;
+/// What a session that saw its key completed counts for: all that follow see the same.
+const COMPLETED_USES: u64 = 10;
 /// How many keys are contended at a time.
-const KEYS: u64 = 8;
+const KEYS: u64 = 5;
 const ACCOUNTS: u64 = 8;
 /// Tries of a call that lands once however often it is made.
 const TRIES: u64 = 3;
@@ -35,8 +37,17 @@ async fn use_keys(mut client: Client, keys: Arc<Rotation>) {
             lease_ms: *client.draw.pick(&[100, 300, 700, 1_500]),
             hold: number % 4 == 0,
         };
-        session.run(&mut client).await;
+        if session.run(&mut client).await == Seen::Completed {
+            keys.spend(number, COMPLETED_USES);
+        }
     }
+}
+
+/// What a session saw of its key.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Open,
+    Completed,
 }
 
 /// One client's work on one key, from its beginning to whatever end.
@@ -48,45 +59,55 @@ pub(super) struct Session {
 }
 
 impl Session {
-    async fn run(&self, client: &mut Client) {
+    async fn run(&self, client: &mut Client) -> Seen {
         if client.draw.chance(10) {
             client.call(self.read()).await;
-            return;
+            return Seen::Open;
         }
-        let Some(token) = self.begin(client).await else { return };
-        match client.draw.below(100) {
-            0..15 => return,
-            15..35 => {
-                // A zombie: its lease is over when it wakes.
-                let (least, most) = (self.lease_ms, self.lease_ms + 800);
-                if client.sleep_ms(least, most).await {
-                    self.complete(client, token, Vec::new()).await;
-                }
-            }
-            35..45 => drop(client.call(self.abandon(token)).await),
-            45..60 => {
-                client.call(self.extend(token, self.lease_ms)).await;
-                if client.sleep(ms(self.lease_ms / 2)).await {
-                    self.complete(client, token, Vec::new()).await;
-                }
-            }
-            _ => {
-                if client.sleep_ms(0, 100).await {
-                    self.complete(client, token, Vec::new()).await;
-                }
-            }
-        }
+        let token = match self.begin(client).await {
+            Some(Reply::Started { token }) => token,
+            Some(Reply::Replayed { .. }) => return Seen::Completed,
+            _ => return Seen::Open,
+        };
+        let seen = self.work(client, token).await;
         if client.draw.chance(50) {
             client.call(self.read()).await;
         }
-        if client.draw.chance(30) {
+        if client.draw.chance(20) {
             self.begin(client).await;
+        }
+        seen
+    }
+
+    /// Dies, sleeps too long, gives up or completes.
+    async fn work(&self, client: &mut Client, token: u64) -> Seen {
+        let (abandon, extend) = (self.abandon(token), self.extend(token));
+        let (least_ms, most_ms) = match client.draw.below(100) {
+            0..15 => return Seen::Open,
+            // A zombie: its lease is over when it wakes.
+            15..45 => (self.lease_ms, self.lease_ms + 800),
+            45..55 => {
+                client.call(abandon).await;
+                return Seen::Open;
+            }
+            55..70 => {
+                client.call(extend).await;
+                (self.lease_ms / 2, self.lease_ms)
+            }
+            _ => (0, 100),
+        };
+        if !client.sleep_ms(least_ms, most_ms).await {
+            return Seen::Open;
+        }
+        match self.complete(client, token, Vec::new()).await {
+            Some(Reply::Completed { .. } | Reply::AlreadyCompleted) => Seen::Completed,
+            _ => Seen::Open,
         }
     }
 
     /// Asks for the key; again under the same attempt when the answer was lost.
-    pub async fn begin(&self, client: &mut Client) -> Option<u64> {
-        let fingerprint = if client.draw.chance(3) { "another request" } else { "the request" };
+    pub async fn begin(&self, client: &mut Client) -> Option<Reply> {
+        let fingerprint = if client.draw.chance(1) { "another request" } else { "the request" };
         let call = Call::Begin {
             account: self.account.clone(),
             key: self.key.clone(),
@@ -96,23 +117,21 @@ impl Session {
             ttl_ms: TTL_MS,
             hold: self.hold,
         };
-        match client.insist(call, TRIES).await? {
-            Reply::Started { token } => Some(token),
-            _ => None,
-        }
+        client.insist(call, TRIES).await
     }
 
-    pub async fn complete(&self, client: &mut Client, token: u64, messages: Vec<Message>) {
+    pub async fn complete(&self, client: &mut Client, token: u64, messages: Vec<Message>) -> Option<Reply> {
         let body = client.unique("body");
         let call = Call::Complete { account: self.account.clone(), key: self.key.clone(), token, body, messages };
-        client.insist(call, TRIES).await;
+        client.insist(call, TRIES).await
     }
 
     fn abandon(&self, token: u64) -> Call {
         Call::Abandon { account: self.account.clone(), key: self.key.clone(), token }
     }
 
-    fn extend(&self, token: u64, lease_ms: u64) -> Call {
+    fn extend(&self, token: u64) -> Call {
+        let lease_ms = self.lease_ms;
         Call::Extend { account: self.account.clone(), key: self.key.clone(), token, lease_ms }
     }
 

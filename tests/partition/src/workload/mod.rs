@@ -1,17 +1,18 @@
 //! What is asked of the cluster: a file for each mechanism. A workload sets up what it needs, then makes calls until the run
 //! is over, and recalls nothing: what is read at the end follows from the history.
 
-mod idempotency;
-mod limits;
-mod publishing;
-mod registers;
-mod webhooks;
+pub mod idempotency;
+pub mod limits;
+pub mod publishing;
+pub mod registers;
+pub mod webhooks;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use onceward_checkers::history::{Call, Reply};
 use tokio::task::JoinSet;
 
+use self::webhooks::GRAVE;
 use crate::{
     load::{Client, Load},
     receivers::Receivers,
@@ -75,7 +76,11 @@ pub async fn start(workloads: &[Workload], rate: f64, load: &Arc<Load>, receiver
             Workload::Limits => limits::start(load, rate, &mut clients).await,
             Workload::Idempotency => idempotency::start(load, rate, &mut clients),
             Workload::Publishing => publishing::start(load, rate, &mut clients).await,
-            Workload::Webhooks => webhooks::start(load, rate, receivers, &mut clients).await,
+            Workload::Webhooks => {
+                let endpoints = webhooks::start(load, rate, &mut clients).await;
+                receivers.bury(GRAVE, GRAVE).await;
+                clients.spawn(receivers.clone().misbehave(endpoints, load.seed, load.stop.clone()));
+            }
             Workload::Registers => registers::start(load, rate, &mut clients).await,
         }
     }
@@ -117,8 +122,4 @@ async fn create_endpoint(client: &mut Client, app: &str, endpoint: &str) {
         disabled: false,
     };
     set_up(client, call).await;
-}
-
-fn ms(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds)
 }

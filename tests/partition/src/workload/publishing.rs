@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use onceward_checkers::history::{Call, Message};
+use onceward_checkers::history::{Call, Message, Reply};
 use tokio::task::JoinSet;
 
 use super::{create_app, create_endpoint, idempotency::Session, spawn};
@@ -39,7 +39,14 @@ async fn publish(mut client: Client, keys: Arc<Rotation>) {
         };
         let lease_ms = *client.draw.pick(&[150, 600, 1_500]);
         let session = Session { account, key: format!("p-{number}"), lease_ms, hold: false };
-        let Some(token) = session.begin(&mut client).await else { continue };
+        let token = match session.begin(&mut client).await {
+            Some(Reply::Started { token }) => token,
+            Some(Reply::Replayed { .. }) => {
+                keys.spend(number, KEY_USES / 2);
+                continue;
+            }
+            _ => continue,
+        };
         let late = if client.draw.chance(40) { session.lease_ms + 500 } else { 50 };
         if !client.sleep_ms(0, late).await {
             return;

@@ -10,7 +10,6 @@ use super::{create_app, create_endpoint, spawn};
 use crate::{
     load::{Client, Load},
     message::message,
-    receivers::{GRAVE, Receivers},
 };
 
 const CLIENTS: u32 = 8;
@@ -18,27 +17,29 @@ const APPS: u64 = 3;
 const ENDPOINTS: u64 = 2;
 /// Its only endpoint is disabled and enabled.
 const TOGGLED: (&str, &str) = ("hook-toggled", "e-0");
+/// An application and its only endpoint, whose receiver answers everything with 500: what is published to it ends visibly.
+pub const GRAVE: &str = "grave";
 /// Tries of a publish, which lands once however often it is made.
 const TRIES: u64 = 5;
 
-pub async fn start(load: &Arc<Load>, rate: f64, receivers: &Receivers, clients: &mut JoinSet<()>) {
+/// Returns the endpoints, by application and name, that are there to be failed by their receivers now and then.
+pub async fn start(load: &Arc<Load>, rate: f64, clients: &mut JoinSet<()>) -> Vec<(String, String)> {
     let mut first = load.client("webhooks", 10.0);
-    let mut paths = Vec::new();
+    let mut endpoints = Vec::new();
     for app in (0..APPS).map(|app| format!("hook-{app}")) {
         create_app(&mut first, &app).await;
         for endpoint in (0..ENDPOINTS).map(|endpoint| format!("e-{endpoint}")) {
             create_endpoint(&mut first, &app, &endpoint).await;
-            paths.push((app.clone(), endpoint));
+            endpoints.push((app.clone(), endpoint));
         }
     }
     for (app, endpoint) in [TOGGLED, (GRAVE, GRAVE)] {
         create_app(&mut first, app).await;
         create_endpoint(&mut first, app, endpoint).await;
     }
-    receivers.bury(GRAVE, GRAVE).await;
-    clients.spawn(receivers.clone().misbehave(paths, load.seed, load.stop.clone()));
     spawn(load, "webhooks", CLIENTS, rate / 1.4, clients, publish);
     clients.spawn(toggle(load.client("toggle", 0.3)));
+    endpoints
 }
 
 async fn publish(mut client: Client) {

@@ -1,0 +1,59 @@
+//! The partition suite in short: a minute of combined nemeses over all workloads, and a few seeded faults that must be caught.
+//! The long runs are `scripts/partition`'s.
+
+use std::{path::Path, time::Duration};
+
+use onceward_partition::{
+    arena::Net,
+    mutations::MUTATIONS,
+    nemesis::{self, Order},
+    options::{Chosen, Options},
+    progress::Progress,
+    run,
+    summary::summary,
+    workload,
+};
+
+/// Chosen for the variety of what it draws.
+const SEED: u64 = 7;
+const NODES: u16 = 3;
+/// Caught within seconds.
+const FAULTS: [&str; 3] = ["forget-token", "apply-forwarded-twice", "abort-twice"];
+
+fn out() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn choose<T>(words: &str, items: Result<Vec<T>, String>) -> Chosen<T> {
+    Chosen { words: words.to_owned(), items: items.unwrap() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_combined_nemeses_every_promise_is_kept_and_every_nemesis_bites() {
+    let options = Options {
+        nemesis: choose("all", nemesis::parse("all", NODES)),
+        order: Order::Combined,
+        time: Duration::from_secs(60),
+        seed: SEED,
+        nodes: NODES,
+        workload: choose("all", workload::parse("all")),
+        rate: 150.0,
+        net: Net::Proxy,
+        out: out().join("combined"),
+        fault: None,
+    };
+    let finished = run::run(&options, &Progress::new()).await.unwrap();
+    println!("{}", summary(&finished));
+    assert!(finished.passed(), "again: {}", options.again());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seeded_faults_are_caught() {
+    for mutation in MUTATIONS.iter().filter(|mutation| FAULTS.contains(&mutation.fault)) {
+        let options = mutation.options(&out().join("mutations"), true);
+        let finished = run::run(&options, &Progress::new()).await.unwrap();
+        let caught = mutation.caught(&finished);
+        println!("{}: caught by {}\n{}", mutation.fault, caught.join(", "), summary(&finished));
+        assert!(!caught.is_empty(), "{} is not caught; again: {}", mutation.fault, options.again());
+    }
+}
