@@ -118,19 +118,21 @@ fn simulated(history: &History) -> bool {
 }
 
 fn summary(history: &History, timeline: &Timeline) -> String {
-    let calls = history.operations.len() as u64;
+    let last_reads = history.operations.iter().filter(|operation| operation.last).count() as u64;
+    let calls = history.operations.len() as u64 - last_reads;
     let total =
         |of: fn(&crate::timeline::Step) -> u32| timeline.steps.iter().map(|step| u64::from(of(step))).sum::<u64>();
     let share = |count: u64| format!("{:.1} %", count as f64 * 100.0 / calls.max(1) as f64);
     let mut summary = format!(
         "{} calls, of which {} were refused and {} had an unknown outcome; {} deliveries, of which {} were repeated; \
-         {} faults injected.",
+         {} faults injected; {} reads of what was left in the end.",
         text::count(calls),
         share(total(|step| step.refused)),
         share(total(|step| step.unknown)),
         text::count(history.deliveries.len() as u64),
         text::count(total(|step| step.repeated)),
         text::count(history.nemeses.len() as u64),
+        text::count(last_reads),
     );
     let unexpected = total(|step| step.unexpected);
     if unexpected > 0 {
@@ -149,7 +151,7 @@ fn facts(run: &Run, timeline: &Timeline) -> Markup {
             div { dt { "Recorded" } dd { (text::long(timeline.end_us)) } }
             div { dt { "Workload" } dd { (run.workload) } }
             div { dt { "Nemesis" } dd { (run.nemesis) } }
-            @if !run.started_at.is_empty() { div { dt { "Started" } dd { (run.started_at) } } }
+            @if !run.started_at.is_empty() { div { dt { "Started" } dd { (text::to_the_second(&run.started_at)) } } }
             @if !run.version.is_empty() { div { dt { "Version" } dd { (run.version) } } }
         }
         @if !run.command.is_empty() { p .again { "Run it again: " code { (run.command) } } }

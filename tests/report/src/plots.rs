@@ -288,8 +288,8 @@ pub fn buckets(history: &History, timeline: &Timeline) -> Markup {
     let ticks = time_ticks(timeline.end_us);
     let drawn: Vec<Markup> =
         buckets.iter().take(BUCKETS_DRAWN_MAX).map(|bucket| bucket_plot(bucket, timeline, &ticks)).collect();
-    let order = |a: &Bucket, b: &Bucket| b.worst.share.partial_cmp(&a.worst.share).expect("shares are numbers");
-    buckets.sort_by(order);
+    // To the tenth of a per cent, so that of those that used all of it the busiest come first.
+    buckets.sort_by_key(|bucket| std::cmp::Reverse((bucket.worst.share * 1000.0).round() as u64));
     html! {
         section id="buckets" {
             h2 { "Buckets" }
@@ -316,7 +316,7 @@ fn share(share: f64) -> String {
 }
 
 fn terms(bucket: &Bucket) -> String {
-    let window = text::duration(bucket.terms.window_us);
+    let window = text::window(bucket.terms.window_us);
     match bucket.terms.algorithm {
         Algorithm::TokenBucket => {
             format!("{} per {window}, burst {}", bucket.terms.amount, bucket.terms.burst)

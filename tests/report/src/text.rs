@@ -37,6 +37,24 @@ pub fn long(us: u64) -> String {
     }
 }
 
+/// A window of a policy: `1 h`, `20 s`, `250 ms`.
+pub fn window(us: u64) -> String {
+    const MINUTE_US: u64 = 60_000_000;
+    match us {
+        us if us > 0 && us.is_multiple_of(60 * MINUTE_US) => format!("{} h", us / MINUTE_US / 60),
+        us if us > 0 && us.is_multiple_of(MINUTE_US) => format!("{} min", us / MINUTE_US),
+        us => duration(us),
+    }
+}
+
+/// A time of RFC 3339 without fractions of a second.
+pub fn to_the_second(rfc3339: &str) -> String {
+    match rfc3339.split_once('.') {
+        Some((seconds, rest)) => format!("{seconds}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit())),
+        None => rfc3339.to_owned(),
+    }
+}
+
 /// Digits in groups of three.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

@@ -18,7 +18,7 @@ pub struct Timeline {
     pub steps: Vec<Step>,
 }
 
-/// Calls are counted where they ended.
+/// Calls are counted where they ended, but for the last reads, which are no load.
 #[derive(Default, Clone)]
 pub struct Step {
     /// Answered, and not denied.
@@ -71,7 +71,7 @@ impl Timeline {
         let step_at = |at_us: u64| usize::try_from(at_us / step_us).expect("steps are few").min(count - 1);
 
         let mut latencies: Vec<Vec<u64>> = vec![Vec::new(); count];
-        for operation in &history.operations {
+        for operation in history.operations.iter().filter(|operation| !operation.last) {
             let at = step_at(operation.returned_us);
             let (step, class) = (&mut steps[at], class(operation));
             match class {

@@ -52,7 +52,7 @@ fn about(seed: u64, seconds: u64) -> Run {
         workload: "all".to_owned(),
         duration_ms: seconds * 1000,
         version: "0.1.0-12-gabc1234".to_owned(),
-        started_at: "2026-11-30T21:40:00Z".to_owned(),
+        started_at: "2026-11-30T21:40:00.123456789Z".to_owned(),
         command: format!("scripts/partition --seed {seed}"),
     }
 }
