@@ -182,7 +182,8 @@ fn promise_row(verdict: &Verdict) -> Markup {
             td { span class={ "badge " (standing.class()) } { (standing.word()) } }
             td .judged {
                 @for (what, count) in &verdict.judged { span { b { (text::count(*count)) } " " (what) } }
-                @for (what, value) in &verdict.measured { span { (what) ": " b { (value) } } }
+                @if verdict.measured.len() <= MEASURED_OPEN_MAX { (measured(verdict)) }
+                @else { details { summary { "Measured" } (measured(verdict)) } }
             }
         }
         @if !verdict.violations.is_empty() {
@@ -195,6 +196,13 @@ fn promise_row(verdict: &Verdict) -> Markup {
             } }
         }
     }
+}
+
+/// Figures that do not get in the way.
+const MEASURED_OPEN_MAX: usize = 2;
+
+fn measured(verdict: &Verdict) -> Markup {
+    html! { @for (what, value) in &verdict.measured { span .measured { (what) ": " (value) } } }
 }
 
 /// As many as one reads without having asked for them.
