@@ -193,3 +193,23 @@ impl Rotation {
         slots.slots[at].1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn no_name_is_used_more_often_than_it_may_be() {
+        let (rotation, mut draw) = (Rotation::new("k", 3, 10), Draw::new(1, "rotation"));
+        let mut used: BTreeMap<u64, u64> = BTreeMap::new();
+        for _ in 0..1_000 {
+            *used.entry(rotation.number(&mut draw, 3)).or_default() += 3;
+        }
+        assert_eq!(used.values().max(), Some(&9));
+        let spent = *used.keys().last().unwrap();
+        rotation.spend(spent, 10);
+        assert!((0..100).all(|_| rotation.number(&mut draw, 1) != spent));
+    }
+}

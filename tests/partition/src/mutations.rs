@@ -183,3 +183,19 @@ pub async fn run_all(fault: Option<&str>, out: &Path) -> Result<bool> {
     println!("{table}");
     Ok(all_well)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_has_a_run_of_at_most_a_minute_and_a_promise_that_it_breaks() {
+        for mutation in MUTATIONS {
+            let options = mutation.options(Path::new("out"), true);
+            assert!(options.time <= Duration::from_secs(60) && !mutation.promises.is_empty(), "{mutation:?}");
+            assert!(!options.nemesis.items.is_empty() && !options.workload.items.is_empty(), "{mutation:?}");
+        }
+        let others = MUTATIONS.iter().map(|mutation| mutation.fault).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(others.len(), MUTATIONS.len(), "each fault once");
+    }
+}

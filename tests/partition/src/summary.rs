@@ -57,10 +57,11 @@ fn word(verdict: &Verdict) -> &'static str {
     }
 }
 
+/// What there was of it. What was measured of single nemeses stands in their own rows.
 fn judged(verdict: &Verdict) -> String {
     let counted = verdict.judged.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}"));
-    let measured = verdict.measured.iter().map(|(what, value)| format!("{what} {value}"));
-    counted.chain(measured).collect::<Vec<_>>().join(", ")
+    let measured = verdict.measured.iter().filter(|(what, value)| !what.contains(',') && value != "0");
+    counted.chain(measured.map(|(what, value)| format!("{what}: {value}"))).collect::<Vec<_>>().join(", ")
 }
 
 fn calls(history: &History) -> String {

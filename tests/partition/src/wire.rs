@@ -292,3 +292,54 @@ fn webhooks_reply(call: &Call, status: u16, body: &Value) -> Option<Reply> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete() -> Call {
+        let messages = vec![crate::message::message("shop", "e")];
+        Call::Complete { account: "shop".into(), key: "k".into(), token: 7, body: "b".into(), messages }
+    }
+
+    #[test]
+    fn an_answer_is_classed_by_the_contract_alone() {
+        let answered = |reply| Outcome::Answered { reply };
+        let unexpected = |status, body: &str| Outcome::Unexpected { status, body: body.into() };
+        let policy = Call::GetPolicy { policy: "p".into() };
+        let stored = r#"{"revision":3,"algorithm":"token_bucket","rate":"5/15min","burst":9,"on_unavailable":"deny"}"#;
+        let terms = Terms {
+            algorithm: Algorithm::TokenBucket,
+            amount: 5,
+            window_us: 900_000_000,
+            burst: 9,
+            on_unavailable: "deny".into(),
+        };
+        for (call, status, body, expected) in [
+            (&policy, 200, stored, answered(Reply::Policy { terms, revision: 3, pending: false })),
+            (&policy, 404, "{}", answered(Reply::NotFound)),
+            (&policy, 503, "", Outcome::Refused),
+            (&policy, 504, "", Outcome::Unknown),
+            (&policy, 200, "{}", unexpected(200, "{}")),
+            (&policy, 500, "", unexpected(500, "")),
+            (&complete(), 409, r#"{"code":"fenced"}"#, answered(Reply::Fenced)),
+            (&complete(), 404, r#"{"code":"not_found"}"#, answered(Reply::MessageRefused { code: "not_found".into() })),
+            (&complete(), 409, r#"{"code":"in_progress"}"#, unexpected(409, r#"{"code":"in_progress"}"#)),
+        ] {
+            assert_eq!(outcome(call, status, body), expected, "{call:?} answered {status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_read_has_the_digest_that_it_was_published_with() {
+        let targets = Targets(vec!["http://127.0.0.1:1".into()]);
+        let (_, _, body) = request(&targets, &complete());
+        let body = body.unwrap();
+        let published = &body["messages"][0];
+        let read = json!({ "id": "msg_1", "payload": published["payload"] }).to_string();
+        let call = Call::GetMessage { app: "shop".into(), event_id: "e".into() };
+        let Call::Complete { messages, .. } = complete() else { unreachable!("it is one") };
+        let expected = Reply::Message { id: "msg_1".into(), digest: Some(messages[0].digest.clone()) };
+        assert_eq!(outcome(&call, 200, &read), Outcome::Answered { reply: expected });
+    }
+}

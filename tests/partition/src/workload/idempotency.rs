@@ -35,7 +35,7 @@ async fn use_keys(mut client: Client, keys: Arc<Rotation>) {
             account: format!("acct-{}", number % ACCOUNTS),
             key: format!("i-{number}"),
             lease_ms: *client.draw.pick(&[100, 300, 700, 1_500]),
-            hold: number % 4 == 0,
+            hold: number.is_multiple_of(4),
         };
         if session.run(&mut client).await == Seen::Completed {
             keys.spend(number, COMPLETED_USES);
