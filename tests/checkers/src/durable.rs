@@ -146,7 +146,7 @@ impl<'a> Kept<'a> {
         })
     }
 
-    /// An attempt that nobody may have abandoned is kept beyond its lease for the time to live.
+    /// An attempt that nobody may have abandoned is kept for the time to live, whether it is completed or its lease ends.
     fn by_attempt(operations: &[&'a Operation]) -> Option<Kept<'a>> {
         let abandons = |operation: &&Operation| {
             matches!((&operation.call, operation.reply()), (Call::Abandon { .. }, None | Some(Reply::Abandoned)))
@@ -156,12 +156,7 @@ impl<'a> Kept<'a> {
         }
         let begun = operations.iter().find(|operation| matches!(operation.reply(), Some(Reply::Started { .. })))?;
         let first_us = operations.iter().map(|operation| operation.invoked_us).min()?;
-        let lease_us = operations.iter().filter_map(|operation| match operation.call {
-            Call::Begin { hold: true, .. } => Some(u64::MAX),
-            Call::Begin { lease_ms, .. } | Call::Extend { lease_ms, .. } => Some(at_least_us(lease_ms * 1_000)),
-            _ => None,
-        });
-        let until_us = first_us.saturating_add(lease_us.min()?).saturating_add(least_ttl_us(operations));
+        let until_us = first_us.saturating_add(least_ttl_us(operations));
         Some(Kept { since_us: begun.returned_us, until_us, body: None })
     }
 }
