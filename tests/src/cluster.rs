@@ -212,12 +212,18 @@ impl Cluster {
 
     /// SIGKILL to all nodes before any is waited for: as a power cut of the whole rack, but for the page cache.
     pub fn kill_all(&mut self) {
-        for node in &mut self.nodes {
-            if node.is_running() {
-                node.signal(rustix::process::Signal::KILL);
+        let all: Vec<u16> = self.ids().collect();
+        self.kill_together(&all);
+    }
+
+    /// SIGKILL to these nodes before any of them is waited for.
+    pub fn kill_together(&mut self, ids: &[u16]) {
+        for id in ids {
+            if self.node(*id).is_running() {
+                self.node(*id).signal(rustix::process::Signal::KILL);
             }
         }
-        self.ids().for_each(|id| self.kill(id));
+        ids.iter().for_each(|id| self.kill(*id));
     }
 
     pub async fn wait_ready(&mut self, id: u16) {

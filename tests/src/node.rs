@@ -127,7 +127,7 @@ impl Node {
 
     /// SIGTERM; panics unless the process ends with status 0 in time.
     pub async fn stop(&mut self) {
-        self.signal(Signal::TERM);
+        self.terminate();
         let status = self.wait_exit(STOP_MAX).await;
         assert!(status.success(), "node {} ended with {status} after SIGTERM", self.id);
         let log = self.log();
@@ -166,6 +166,11 @@ impl Node {
         let status = self.child.as_mut()?.try_wait().expect("the child is ours")?;
         self.child = None;
         Some(status)
+    }
+
+    /// SIGTERM, and no waiting for what comes of it.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
     }
 
     /// SIGSTOP.

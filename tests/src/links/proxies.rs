@@ -38,6 +38,8 @@ const QUEUED_CHUNKS_MAX: usize = 64;
 const PACE: Duration = Duration::from_millis(50);
 /// How often a connection that may not be made yet looks whether its dialler still waits.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// An aborted task lets go of its socket at once, when it is its turn.
+const FREE_MAX: Duration = Duration::from_secs(10);
 /// Targets are on this machine: they answer at once or not at all.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
@@ -108,10 +110,15 @@ impl Proxies {
     fn listen(&mut self, flow: Flow) {
         let (there, back) = (self.way(flow), self.way(flow.back()));
         let listener = self.listeners.get_mut(&flow).expect("a route of this network");
-        let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, listener.port)).expect("the port is kept free");
-        socket.set_nonblocking(true).expect("sockets can be");
-        let socket = TcpListener::from_std(socket).expect("within a runtime");
-        listener.task = Some(tokio::spawn(listen(socket, listener.target, there, back)));
+        let (port, target) = (listener.port, listener.target);
+        let bound = bind(port);
+        listener.task = Some(tokio::spawn(async move {
+            let listener = match bound {
+                Ok(listener) => listener,
+                Err(_) => bind_when_free(port).await,
+            };
+            listen(listener, target, there, back).await;
+        }));
     }
 
     /// Whoever dials this party is refused, as its process is down.
@@ -191,6 +198,25 @@ impl Drop for Proxies {
     fn drop(&mut self) {
         self.listeners.values().filter_map(|listener| listener.task.as_ref()).for_each(JoinHandle::abort);
     }
+}
+
+fn bind(port: u16) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// The listener that had the port before may not be gone yet.
+async fn bind_when_free(port: u16) -> TcpListener {
+    let free = async {
+        loop {
+            match bind(port) {
+                Ok(listener) => return listener,
+                Err(_) => sleep(LOOK_EVERY).await,
+            }
+        }
+    };
+    timeout(FREE_MAX, free).await.expect("nobody else takes the port of a proxy")
 }
 
 /// Its connections end with it.
