@@ -283,23 +283,22 @@ impl Arena {
     /// Has flows suffer a condition until [`Arena::lift`] of the same layer, on top of what other layers ask for.
     pub(crate) async fn lay(&self, layer: u64, flows: &[Flow], condition: Condition) {
         let mut cluster = self.inner.cluster.lock().await;
-        for flow in flows {
-            let combined = {
-                let mut suffered = self.inner.suffered.lock();
-                suffered.layers.entry(layer).or_default().insert(*flow, condition);
-                suffered.condition(*flow)
-            };
-            cluster.network().set(*flow, combined);
-        }
+        let combined: Vec<(Flow, Condition)> = {
+            let mut suffered = self.inner.suffered.lock();
+            suffered.layers.entry(layer).or_default().extend(flows.iter().map(|flow| (*flow, condition)));
+            flows.iter().map(|flow| (*flow, suffered.condition(*flow))).collect()
+        };
+        cluster.network().set(&combined);
     }
 
     pub(crate) async fn lift(&self, layer: u64) {
         let mut cluster = self.inner.cluster.lock().await;
-        let flows = self.inner.suffered.lock().layers.remove(&layer).unwrap_or_default();
-        for flow in flows.into_keys() {
-            let left = self.inner.suffered.lock().condition(flow);
-            cluster.network().set(flow, left);
-        }
+        let left: Vec<(Flow, Condition)> = {
+            let mut suffered = self.inner.suffered.lock();
+            let flows = suffered.layers.remove(&layer).unwrap_or_default().into_keys();
+            flows.map(|flow| (flow, suffered.condition(flow))).collect()
+        };
+        cluster.network().set(&left);
     }
 
     pub(crate) async fn reset(&self, flow: Flow) {
@@ -330,7 +329,7 @@ impl Suffered {
             delay: sum.delay + next.delay,
             jitter: sum.jitter + next.jitter,
             bytes_per_s: [sum.bytes_per_s, next.bytes_per_s].into_iter().flatten().min(),
-            corrupt_per_mib: sum.corrupt_per_mib + next.corrupt_per_mib,
+            corrupt_per_1000: sum.corrupt_per_1000 + next.corrupt_per_1000,
         })
     }
 }

@@ -38,9 +38,9 @@ pub struct Condition {
     pub delay: Duration,
     pub jitter: Duration,
     pub bytes_per_s: Option<u32>,
-    /// Bytes in a MiB that become other bytes, on average. TCP's checksums would discard the packets, and resend them: so
-    /// namespaces lose packets instead.
-    pub corrupt_per_mib: u32,
+    /// Of a thousand packets, or of what proxies read at a time, as many arrive with a bit changed. TCP's checksums would
+    /// discard the packets, and resend them: so namespaces lose them instead.
+    pub corrupt_per_1000: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,18 +94,12 @@ pub enum Network {
 }
 
 impl Network {
-    /// From now on, until another is set.
-    pub fn set(&mut self, flow: Flow, condition: Condition) {
+    /// From now on, until others are set.
+    pub fn set(&mut self, conditions: &[(Flow, Condition)]) {
         match self {
-            Network::Proxies(proxies) => proxies.set(flow, condition),
-            Network::Namespaces(namespaces) => block_in_place(|| namespaces.set(flow, condition)),
+            Network::Proxies(proxies) => conditions.iter().for_each(|(flow, condition)| proxies.set(*flow, *condition)),
+            Network::Namespaces(namespaces) => block_in_place(|| namespaces.set(conditions)),
         }
-    }
-
-    /// Both flows between two parties.
-    pub fn set_both(&mut self, flow: Flow, condition: Condition) {
-        self.set(flow, condition);
-        self.set(flow.back(), condition);
     }
 
     /// Resets the connections that there are between two parties.

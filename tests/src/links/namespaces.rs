@@ -4,7 +4,7 @@
 //! Names carry this process' id. What a process left behind that was killed is removed by the next one that starts.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     io::Write as _,
     net::Ipv4Addr,
@@ -88,20 +88,22 @@ impl Namespaces {
         self.delays
     }
 
-    pub fn set(&mut self, flow: Flow, condition: Condition) {
-        self.conditions.insert(flow, condition);
-        self.apply_to(flow);
+    pub fn set(&mut self, conditions: &[(Flow, Condition)]) {
+        self.conditions.extend(conditions.iter().copied());
+        let parties: BTreeSet<Party> = conditions.iter().flat_map(|(flow, _)| [flow.from, flow.to]).collect();
+        for party in parties {
+            if let Party::Node(node) = party {
+                self.apply(node);
+            }
+        }
     }
 
     pub async fn reset(&mut self, flow: Flow) {
-        let before = [flow, flow.back()].map(|flow| (flow, self.condition(flow)));
-        for (flow, _) in before {
-            block_in_place(|| self.set(flow, Condition::reset()));
-        }
+        let both = [flow, flow.back()];
+        let before = both.map(|flow| (flow, self.condition(flow)));
+        block_in_place(|| self.set(&both.map(|flow| (flow, Condition::reset()))));
         sleep(RESET_FOR).await;
-        for (flow, condition) in before {
-            block_in_place(|| self.set(flow, condition));
-        }
+        block_in_place(|| self.set(&before));
     }
 
     pub fn heal(&mut self) {
@@ -119,14 +121,6 @@ impl Namespaces {
 
     fn condition(&self, flow: Flow) -> Condition {
         self.conditions.get(&flow).copied().unwrap_or_default()
-    }
-
-    fn apply_to(&mut self, flow: Flow) {
-        for party in [flow.from, flow.to] {
-            if let Party::Node(node) = party {
-                self.apply(node);
-            }
-        }
     }
 
     /// Replaces a node's rules. Its packets are judged where they come in; what goes to clients, where it leaves.
@@ -150,10 +144,9 @@ impl Namespaces {
                 };
                 let packets = format!("ip {field} {}", self.address_of(other));
                 match condition.passage {
-                    Passage::Open if condition.corrupt_per_mib > 0 => {
-                        // A packet has a kilobyte or so, and is lost with any of its bytes.
-                        let per_1000 = condition.corrupt_per_mib.clamp(1, 500);
-                        writeln!(rules, "{packets} numgen random mod 1000 < {per_1000} counter drop")
+                    Passage::Open if condition.corrupt_per_1000 > 0 => {
+                        let lost = condition.corrupt_per_1000;
+                        writeln!(rules, "{packets} numgen random mod 1000 < {lost} counter drop")
                     }
                     Passage::Open => continue,
                     Passage::Hold => writeln!(rules, "{packets} counter drop"),

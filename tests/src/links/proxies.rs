@@ -417,8 +417,7 @@ impl Way {
     }
 
     fn corrupt(&self, bytes: &mut [u8], draw: &mut Draw) {
-        let per_mib = u64::from(self.state.borrow().condition.corrupt_per_mib);
-        if draw.below(1 << 20) < per_mib * bytes.len() as u64 {
+        if draw.below(1000) < u64::from(self.state.borrow().condition.corrupt_per_1000) {
             let at = draw.below(bytes.len() as u64) as usize;
             bytes[at] ^= 1 << draw.below(8);
             count(&self.counters.bytes_corrupted, 1);

@@ -150,7 +150,7 @@ async fn a_delay_costs_no_throughput() {
 async fn a_corrupting_flow_changes_as_many_bytes_as_it_counts() {
     const SENT: usize = 1 << 20;
     let pair = pair().await;
-    pair.proxies.set(THERE, Condition { corrupt_per_mib: 64, ..Condition::default() });
+    pair.proxies.set(THERE, Condition { corrupt_per_1000: 500, ..Condition::default() });
     let Pair { proxies, mut dialler, mut acceptor, .. } = pair;
     let sending = tokio::spawn(async move {
         dialler.write_all(&vec![0; SENT]).await.unwrap();

@@ -27,6 +27,8 @@ pub const SLOW_POLICY: &str = "nemesis-clock";
 /// So short that one request stuck on a leader that is gone does not hide that the shard serves again.
 const TRY_MS: &str = "300";
 const PROBE_PAUSE: Duration = Duration::from_millis(20);
+/// Longest wait for a healed cluster to serve: far longer than is promised, so that what it took is measured.
+const HEALED_MAX: Duration = Duration::from_secs(60);
 /// Hashing a state reads all of it.
 const HASH_MAX: Duration = Duration::from_secs(10);
 const HASH_ROUNDS: u32 = 3;
@@ -111,6 +113,22 @@ impl Arena {
             }
         }
         probes.join_all().await;
+    }
+
+    /// Waits until every shard serves through every node; how long that took.
+    pub(crate) async fn wait_healed(&self) -> Duration {
+        let began = Instant::now();
+        let served = timeout(HEALED_MAX, self.wait_serving(&self.nodes(), &self.shards())).await;
+        served.map_or(HEALED_MAX, |()| began.elapsed())
+    }
+
+    /// Asks a shard through a node as fast as it answers, until the future is dropped.
+    pub(crate) async fn press(&self, node: u16, shard: u16) {
+        loop {
+            if !self.serves(node, shard).await {
+                sleep(PROBE_PAUSE).await;
+            }
+        }
     }
 
     /// Asks shards through these clients in turn, and counts, until the future is dropped.

@@ -28,6 +28,7 @@ pub async fn wall_clock(turn: &mut Turn) -> Bite {
         seen += u64::from(is_seen(turn, node, offset_ms));
     }
     turn.arena.fail(node, |failpoints| failpoints.wall_offset_ms = 0).await;
+    turn.undone().await;
     Turn::bite(format!("node {node} by {} min", offset_ms / 60_000), [("seen_by_others", seen)])
 }
 
@@ -45,6 +46,7 @@ pub async fn wall_clock_strobe(turn: &mut Turn) -> Bite {
         seen += u64::from(is_seen(turn, node, HOUR_MS / 10) || is_seen(turn, node, -HOUR_MS / 10));
     }
     turn.arena.fail(node, |failpoints| failpoints.wall_offset_ms = 0).await;
+    turn.undone().await;
     Turn::bite(format!("node {node} within an hour"), [("seen_by_others", seen)])
 }
 
@@ -75,6 +77,7 @@ pub async fn clock_rate(turn: &mut Turn) -> Bite {
     for node in turn.arena.nodes() {
         turn.arena.fail(node, |failpoints| failpoints.monotonic_rate_ppm = 0).await;
     }
+    turn.undone().await;
     let told: Vec<String> = rates.iter().map(|(node, ppm)| format!("node {node} {ppm:+} ppm")).collect();
     Turn::bite(told.join(", "), [("shard_clock_off_ms", off_ms)])
 }

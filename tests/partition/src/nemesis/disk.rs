@@ -2,6 +2,8 @@
 
 use std::{path::Path, time::Duration};
 
+use tokio::time::Instant;
+
 use super::turn::{Bite, Turn};
 
 /// A node that stays alive after its fsync failed would be found by its absence of effect.
@@ -19,6 +21,7 @@ pub async fn disk_full(turn: &mut Turn) -> Bite {
         told += u64::from(turn.arena.says_disk_full(node).await);
     }
     turn.arena.fail(node, |failpoints| failpoints.free_bytes = None).await;
+    turn.undone().await;
     Turn::bite(format!("node {node}"), [("told_by_readyz", told)])
 }
 
@@ -35,6 +38,7 @@ pub async fn slow_fsync(turn: &mut Turn) -> Bite {
     for node in &slow {
         turn.arena.fail(*node, |failpoints| failpoints.sync_delay_ms = 0).await;
     }
+    turn.undone().await;
     Turn::bite(format!("nodes {slow:?} by {delay:?}"), [("slow_answers", tally.slow())])
 }
 
@@ -46,21 +50,25 @@ pub async fn fsync_error(turn: &mut Turn) -> Bite {
     turn.arena.expect_exit(node);
     turn.arena.fail(node, |failpoints| failpoints.sync_fails = true).await;
     let ended = turn.arena.wait_exit(node, EXIT_MAX).await;
-    let loss = turn.lose(led, turn.nodes_but(node));
+    let loss = turn.lost(Instant::now(), &led, &turn.nodes_but(node));
     turn.arena.fail(node, |failpoints| failpoints.sync_fails = false).await;
     turn.last().await;
     turn.found_again(loss).await;
     turn.arena.start_node(node).await;
+    turn.undone().await;
     Turn::bite(format!("node {node}"), [("processes_ended", u64::from(ended))])
 }
 
-/// Logs are cut behind a snapshot every few entries, by the settings of the whole run; probes make sure of some entries.
+/// Logs are cut behind a snapshot every few entries, by the settings of the whole run; one shard gets more than a few.
 pub async fn snapshots(turn: &mut Turn) -> Bite {
+    let (node, shard) = (turn.draw_node(), turn.draw.between(1, turn.arena.data_shards().into()) as u16);
     let before = written(turn).await;
-    let through = turn.arena.direct();
-    turn.last_asking(Duration::MAX, through, &turn.arena.shards()).await;
+    tokio::select! {
+        () = turn.last() => {}
+        () = turn.arena.press(node, shard) => {}
+    }
     let more = written(turn).await.saturating_sub(before);
-    Turn::bite("every 100 entries", [("snapshots_written", more)])
+    Turn::bite(format!("shard {shard} in a hurry"), [("snapshots_written", more)])
 }
 
 /// Snapshots are numbered, each shard's on its own; only the newest is kept.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onceward_tests::links::{Condition, Flow, Party};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::turn::{Bite, Turn};
 
@@ -11,8 +11,8 @@ use super::turn::{Bite, Turn};
 const ISOLATED_MS: (u64, u64) = (4_000, 6_000);
 /// Between two leaders, so that shards serve again before the next one is lost.
 const APART: Duration = Duration::from_secs(2);
-/// A MiB has one corrupt byte in a quarter of it, so that links still carry something.
-const CORRUPT_PER_MIB: u32 = 4;
+/// Each costs a connection, and links are still to carry something.
+const CORRUPT_PER_1000: u32 = 5;
 /// Names of what counts as held, by kind of network.
 const HELD: [&str; 3] = ["bytes_held", "connections_held", "packets_dropped"];
 
@@ -26,13 +26,15 @@ pub async fn leader_isolated(turn: &mut Turn) -> Bite {
         let others = turn.nodes_but(leader);
         isolated.push(leader.to_string());
         let (condition, time) = (drawn_cut(turn), turn.draw_ms(ISOLATED_MS.0, ISOLATED_MS.1));
-        let loss = turn.lose(turn.arena.led_by(leader), others.clone());
+        let (led, began) = (turn.arena.led_by(leader), Instant::now());
         turn.arena.lay(turn.layer, &across(&[leader], &others), condition).await;
+        let loss = turn.lost(began, &led, &others);
         let shards = turn.arena.shards();
         let asked = turn.last_asking(time, vec![turn.arena.observer_of(leader).clone()], &shards).await;
         refused += asked.refused();
         turn.found_again(loss).await;
         turn.arena.lift(turn.layer).await;
+        turn.undone().await;
         sleep(APART.min(turn.left())).await;
     }
     let mut effects = turn.since(&before, ["leaders_changed"]).await;
@@ -46,14 +48,15 @@ pub async fn random_halves(turn: &mut Turn) -> Bite {
     let (minority, majority) = nodes.split_at(nodes.len() / 2);
     let _cut = turn.arena.take_links().await;
     let before = turn.before().await;
-    let lost = minority.iter().flat_map(|node| turn.arena.led_by(*node)).collect();
-    let loss = turn.lose(lost, majority.to_vec());
-    let condition = drawn_cut(turn);
+    let led: Vec<u16> = minority.iter().flat_map(|node| turn.arena.led_by(*node)).collect();
+    let (condition, began) = (drawn_cut(turn), Instant::now());
     turn.arena.lay(turn.layer, &across(minority, majority), condition).await;
+    let loss = turn.lost(began, &led, majority);
     let asked = minority.iter().map(|node| turn.arena.observer_of(*node).clone()).collect();
     let tally = turn.last_asking(Duration::MAX, asked, &turn.arena.shards()).await;
     turn.found_again(loss).await;
     turn.arena.lift(turn.layer).await;
+    turn.undone().await;
     let mut effects = turn.since(&before, ["leaders_changed"]).await;
     effects.push(("refused_in_minority", tally.refused()));
     Turn::bite(format!("{minority:?} from {majority:?}"), effects)
@@ -91,6 +94,7 @@ async fn held(turn: &Turn, flows: &[Flow], target: String) -> Bite {
     turn.last().await;
     let mut effects = turn.since(&before, HELD).await;
     turn.arena.lift(turn.layer).await;
+    turn.undone().await;
     effects.extend(turn.since(&before, ["leaders_changed"]).await);
     Turn::bite(target, effects)
 }
@@ -108,6 +112,7 @@ pub async fn slow_links(turn: &mut Turn) -> Bite {
     turn.last().await;
     let effects = turn.since(&before, ["bytes_slowed"]).await;
     turn.arena.lift(turn.layer).await;
+    turn.undone().await;
     Turn::bite(format!("all, by {:?} and up to {:?} more", condition.delay, condition.jitter), effects)
 }
 
@@ -130,6 +135,7 @@ pub async fn flaky_links(turn: &mut Turn) -> Bite {
         turn.last_for(moment).await;
         turn.arena.lift(turn.layer).await;
     }
+    turn.undone().await;
     let names = ["connections_reset", "half_closed", "bytes_held", "packets_dropped", "packets_rejected"];
     let effects = turn.since(&before, names).await;
     Turn::bite("one link after the other", effects)
@@ -137,11 +143,12 @@ pub async fn flaky_links(turn: &mut Turn) -> Bite {
 
 pub async fn corrupt(turn: &mut Turn) -> Bite {
     let before = turn.before().await;
-    let condition = Condition { corrupt_per_mib: CORRUPT_PER_MIB, ..Condition::default() };
+    let condition = Condition { corrupt_per_1000: CORRUPT_PER_1000, ..Condition::default() };
     turn.arena.lay(turn.layer, &all(&turn.arena.nodes()), condition).await;
     turn.last().await;
     let effects = turn.since(&before, ["bytes_corrupted", "packets_dropped"]).await;
     turn.arena.lift(turn.layer).await;
+    turn.undone().await;
     Turn::bite("all links between nodes", effects)
 }
 
@@ -159,6 +166,7 @@ pub async fn client_links(turn: &mut Turn) -> Bite {
     let client = vec![turn.arena.client_of(node).clone()];
     let tally = turn.last_asking(Duration::MAX, client, &turn.arena.shards()).await;
     turn.arena.lift(turn.layer).await;
+    turn.undone().await;
     Turn::bite(target, [("requests_lost", tally.refused())])
 }
 

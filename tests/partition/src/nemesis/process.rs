@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::turn::{Bite, Turn};
 
@@ -16,8 +16,8 @@ const APART: Duration = Duration::from_secs(2);
 pub async fn kill_one(turn: &mut Turn) -> Bite {
     let node = turn.draw_node();
     let _processes = turn.arena.take_processes().await;
-    let killed = dead_for(turn, node, Duration::MAX).await;
-    Turn::bite(format!("node {node}"), [("processes_killed", killed)])
+    dead_for(turn, node, Duration::MAX).await;
+    Turn::bite(format!("node {node}"), [("processes_killed", 1)])
 }
 
 pub async fn kill_leader(turn: &mut Turn) -> Bite {
@@ -28,7 +28,6 @@ pub async fn kill_leader(turn: &mut Turn) -> Bite {
         let (leader, time) = (turn.draw_leader().await, turn.draw_ms(DEAD_MS.0, DEAD_MS.1));
         dead_for(turn, leader, time).await;
         killed.push(leader.to_string());
-        turn.arena.wait_ready(leader).await;
         sleep(APART.min(turn.left())).await;
     }
     let effects = turn.since(&before, ["leaders_changed"]).await;
@@ -36,14 +35,14 @@ pub async fn kill_leader(turn: &mut Turn) -> Bite {
 }
 
 /// Kills a node, and starts it again after some time.
-async fn dead_for(turn: &Turn, node: u16, time: Duration) -> u64 {
-    let led = turn.arena.led_by(node);
+async fn dead_for(turn: &Turn, node: u16, time: Duration) {
+    let (led, began) = (turn.arena.led_by(node), Instant::now());
     turn.arena.kill(&[node]).await;
-    let loss = turn.lose(led, turn.nodes_but(node));
+    let loss = turn.lost(began, &led, &turn.nodes_but(node));
     turn.last_for(time).await;
     turn.found_again(loss).await;
     turn.arena.start_node(node).await;
-    1
+    turn.undone().await;
 }
 
 /// All at once, as when a rack loses power, but for the page cache.
@@ -57,6 +56,7 @@ pub async fn kill_all(turn: &mut Turn) -> Bite {
         for node in &nodes {
             turn.arena.start_node(*node).await;
         }
+        turn.undone().await;
         rounds += 1;
         turn.last_for(APART).await;
     }
@@ -70,12 +70,13 @@ pub async fn pause_leader(turn: &mut Turn) -> Bite {
     let mut paused = Vec::new();
     while turn.left() > APART {
         let (leader, time) = (turn.draw_leader().await, turn.draw_ms(PAUSED_MS.0, PAUSED_MS.1));
-        let led = turn.arena.led_by(leader);
+        let (led, began) = (turn.arena.led_by(leader), Instant::now());
         turn.arena.pause(leader).await;
-        let loss = turn.lose(led, turn.nodes_but(leader));
+        let loss = turn.lost(began, &led, &turn.nodes_but(leader));
         turn.last_for(time).await;
         turn.found_again(loss).await;
         turn.arena.resume(leader).await;
+        turn.undone().await;
         paused.push(leader.to_string());
         sleep(APART.min(turn.left())).await;
     }
@@ -94,6 +95,7 @@ pub async fn rolling_restart(turn: &mut Turn) -> Bite {
             killed += 1;
         }
         turn.arena.start_node(node).await;
+        turn.undone().await;
         turn.arena.wait_ready(node).await;
     }
     Turn::bite("all nodes", [("restarted", restarted), ("killed_as_too_slow", killed)])

@@ -157,14 +157,6 @@ impl Bout {
         let acting = self.steps.iter().map(|step| step.after + step.lasts).max().unwrap_or_default();
         acting + BETWEEN + self.calm
     }
-
-    /// The nemesis' name, or `combined`.
-    pub fn name(&self) -> String {
-        match &self.steps[..] {
-            [step] => step.kind.name().to_owned(),
-            _ => "combined".to_owned(),
-        }
-    }
 }
 
 impl fmt::Display for Step {

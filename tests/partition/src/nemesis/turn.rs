@@ -42,9 +42,7 @@ pub struct Before {
 /// Leaders were lost: how long until their shards serve again is being measured.
 pub struct Loss {
     began: Instant,
-    from_us: u64,
-    shards: usize,
-    serving: JoinHandle<Duration>,
+    shards: Vec<JoinHandle<Duration>>,
 }
 
 impl Turn {
@@ -122,43 +120,52 @@ impl Turn {
         Before { counted: self.counters().await }
     }
 
-    /// What was counted since, of these.
+    /// What was counted since, of these: the first in any case, the others if there is anything.
     pub async fn since<const N: usize>(&self, before: &Before, names: [&'static str; N]) -> Vec<(&'static str, u64)> {
         let now = self.counters().await;
         let of = |counters: &BTreeMap<&'static str, u64>, name| counters.get(name).copied().unwrap_or(0);
         let grown = names.map(|name| (name, of(&now, name).saturating_sub(of(&before.counted, name))));
-        grown.into_iter().filter(|(name, count)| *count > 0 || of(&now, name) > 0 || *name == names[0]).collect()
+        grown.into_iter().filter(|(name, count)| *count > 0 || *name == names[0]).collect()
     }
 
-    /// Begins to measure how soon shards that lose their leader now serve again through these nodes.
-    pub fn lose(&self, shards: Vec<u16>, through: Vec<u16>) -> Loss {
-        let (arena, began) = (self.arena.clone(), Instant::now());
-        let (from_us, count) = (self.recorder.now_us(), shards.len());
-        let serving = tokio::spawn(async move {
-            arena.wait_serving(&through, &shards).await;
-            began.elapsed()
-        });
-        Loss { began, from_us, shards: count, serving }
-    }
-
-    /// To be called before what was done is undone: records how long it took, or that it took at least until now.
-    pub async fn found_again(&self, loss: Loss) {
-        let took = match loss.serving.is_finished() {
-            true => loss.serving.await.unwrap_or_else(|_| loss.began.elapsed()),
-            false => {
-                loss.serving.abort();
-                loss.began.elapsed()
-            }
+    /// Begins to measure how soon each of these shards, which lost their leader at that instant, serves again through all
+    /// of these nodes.
+    pub fn lost(&self, began: Instant, shards: &[u16], through: &[u16]) -> Loss {
+        let serving = |shard: &u16| {
+            let (arena, through, shard) = (self.arena.clone(), through.to_vec(), *shard);
+            tokio::spawn(async move {
+                arena.wait_serving(&through, &[shard]).await;
+                began.elapsed()
+            })
         };
-        if self.alone && loss.shards > 0 {
-            let (from_us, took_us) = (loss.from_us, took.as_micros() as u64);
-            let nemesis = self.step.kind.name().to_owned();
-            self.recorder.record(Record::Recovery(Recovery {
-                from_us,
-                took_us,
-                after: RecoveryFrom::LeaderLoss,
-                nemesis,
-            }));
+        Loss { began, shards: shards.iter().map(serving).collect() }
+    }
+
+    /// To be called before what was done is undone: records how long each took, or that it took at least until now.
+    pub async fn found_again(&self, loss: Loss) {
+        for serving in loss.shards {
+            // Of one that is done nothing is lost by it.
+            serving.abort();
+            let took = serving.await.unwrap_or_else(|_| loss.began.elapsed());
+            if self.alone {
+                self.record(loss.began, took, RecoveryFrom::LeaderLoss);
+            }
         }
+    }
+
+    /// To be called as soon as what was done is undone: waits until every shard serves through every node, and records how
+    /// long it took. When others disturb the cluster too, there is nothing to measure.
+    pub async fn undone(&self) {
+        if self.alone {
+            let began = Instant::now();
+            let took = self.arena.wait_healed().await;
+            self.record(began, took, RecoveryFrom::Healing);
+        }
+    }
+
+    fn record(&self, began: Instant, took: Duration, after: RecoveryFrom) {
+        let (from_us, took_us) = (self.recorder.at_us(began.into_std()), took.as_micros() as u64);
+        let nemesis = self.step.kind.name().to_owned();
+        self.recorder.record(Record::Recovery(Recovery { from_us, took_us, after, nemesis }));
     }
 }
