@@ -17,9 +17,9 @@ pub fn exercised(history: &History) -> Vec<String> {
     for (name, times) in by_name {
         let count = times.len();
         if !times.iter().any(|nemesis| nemesis.effects.iter().any(|effect| effect.count > 0)) {
-            missing.push(format!("nemesis {name} never bit, in {count} times"));
+            missing.push(format!("nemesis {name} never bit (played: {count})"));
         } else if !times.iter().any(|nemesis| met_somebody(nemesis, history)) {
-            missing.push(format!("nothing was under way while nemesis {name} lasted, in {count} times"));
+            missing.push(format!("nothing was under way while nemesis {name} lasted (played: {count})"));
         }
     }
     missing

@@ -5,7 +5,10 @@
 //! grows with what is under way at once and not with the length of the history, so nobody has to cut histories into
 //! pieces; models may be nondeterministic and see time, as leases need; and the first answer that nothing explains is known.
 
-use std::{collections::HashSet, hash::Hash};
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+};
 
 /// Steps of the model that one object may cost: some seconds at most. What is not decided by then is undecided.
 const STEPS_MAX: usize = 1_000_000;
@@ -40,7 +43,6 @@ pub(crate) enum Judgement {
     Undecided,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
 struct Configuration<S> {
     state: S,
     /// Slots of calls under way that have taken effect.
@@ -108,48 +110,54 @@ impl<M: Model> Search<'_, M> {
     fn finish(&mut self, call: usize, now_us: u64) -> Option<usize> {
         let slot = self.slots.iter().position(|taken| *taken == Some(call)).expect("it was invoked before");
         let bit = 1_u128 << slot;
-        let mut seen: HashSet<Configuration<M::State>> = self.configurations.iter().cloned().collect();
-        let mut waiting = std::mem::take(&mut self.configurations);
-        let mut finished = HashSet::new();
-        while let Some(configuration) = waiting.pop() {
+        let (mut seen, mut finished) = (Frontier::new(self.open), Frontier::new(self.open));
+        let mut waiting: VecDeque<_> = std::mem::take(&mut self.configurations).into();
+        while let Some(configuration) = waiting.pop_front() {
             if configuration.done & bit != 0 {
-                finished.insert(Configuration { done: configuration.done & !bit, ..configuration });
+                let done = configuration.done & !bit;
+                if finished.gains(&configuration.state, done) {
+                    self.configurations.push(Configuration { done, ..configuration });
+                }
                 continue;
             }
             for (other, at) in self.slots.iter().enumerate() {
                 let Some(at) = at.filter(|_| configuration.done & (1 << other) == 0) else { continue };
                 self.steps_left = self.steps_left.checked_sub(1)?;
+                let done = configuration.done | 1 << other;
                 for state in self.model.step(&configuration.state, &self.spans[at].call, now_us) {
-                    let next = Configuration { state, done: configuration.done | 1 << other };
-                    if seen.insert(next.clone()) {
-                        waiting.push(next);
+                    if seen.gains(&state, done) {
+                        waiting.push_back(Configuration { state, done });
                     }
                 }
             }
         }
         self.slots[slot] = None;
-        self.configurations = self.without_needless(finished);
         Some(self.configurations.len())
     }
+}
 
-    /// Drops a configuration where another one, alike, gets by with fewer of the calls that may also never take effect.
-    fn without_needless(&self, finished: HashSet<Configuration<M::State>>) -> Vec<Configuration<M::State>> {
-        if self.open == 0 {
-            return finished.into_iter().collect();
+/// Configurations that were found. One is needless where another one, alike, gets by with fewer of the calls that may also
+/// never take effect.
+struct Frontier<S> {
+    open: u128,
+    least: HashMap<(S, u128), Vec<u128>>,
+}
+
+impl<S: Clone + Eq + Hash> Frontier<S> {
+    fn new(open: u128) -> Frontier<S> {
+        Frontier { open, least: HashMap::new() }
+    }
+
+    /// Takes the configuration in, unless it is needless.
+    fn gains(&mut self, state: &S, done: u128) -> bool {
+        let needs = done & self.open;
+        let others = self.least.entry((state.clone(), done & !self.open)).or_default();
+        let gains = others.iter().all(|other| other & needs != *other);
+        if gains {
+            others.retain(|other| other & needs != needs);
+            others.push(needs);
         }
-        let mut by_need: Vec<_> = finished.into_iter().collect();
-        by_need.sort_by_key(|configuration| (configuration.done & self.open).count_ones());
-        let mut kept: Vec<Configuration<M::State>> = Vec::with_capacity(by_need.len());
-        let mut least: std::collections::HashMap<(M::State, u128), Vec<u128>> = std::collections::HashMap::new();
-        for configuration in by_need {
-            let needs = configuration.done & self.open;
-            let others = least.entry((configuration.state.clone(), configuration.done & !self.open)).or_default();
-            if others.iter().all(|other| other & needs != *other) {
-                others.push(needs);
-                kept.push(configuration);
-            }
-        }
-        kept
+        gains
     }
 }
 

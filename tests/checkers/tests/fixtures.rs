@@ -1,7 +1,7 @@
 //! Each checker proves itself: histories that are broken in one line are rejected with the words that name the fault, and
 //! their twins, right in that line, are accepted by all.
 
-use std::{fs, io::BufReader, path::Path};
+use std::{fs, path::Path};
 
 use onceward_checkers::{all, history::History, verdict::Verdict};
 
@@ -72,11 +72,11 @@ const FIXTURES: &[(&str, &str)] = &[
 
 fn text(name: &str, twin: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.{twin}.jsonl"));
-    fs::read_to_string(path).unwrap()
+    fs::read_to_string(path).expect("it is in the repository")
 }
 
 fn judge(name: &str, twin: &str) -> Vec<Verdict> {
-    let history = History::read(BufReader::new(text(name, twin).as_bytes())).unwrap();
+    let history = History::read(text(name, twin).as_bytes()).expect("every line is a record");
     all().iter().map(|checker| checker.check(&history)).collect()
 }
 
