@@ -20,6 +20,7 @@ use onceward_partition::{
     workload::{self, Workload},
 };
 use time::{OffsetDateTime, macros::format_description};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Does to a cluster of real processes what networks, kernels and operators do, and checks that it keeps its promises.
 ///
@@ -89,6 +90,8 @@ enum NetWord {
 
 /// A run that cannot be made, by a mistake in the command line or in the machine.
 const CANNOT_RUN: u8 = 2;
+/// As shells have it for what SIGINT ended.
+const INTERRUPTED: u8 = 130;
 
 fn nodes(text: &str) -> Result<u16, String> {
     match text {
@@ -112,15 +115,20 @@ fn rate(text: &str) -> Result<f64, String> {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // Whatever is left undone then is dropped, and with it every process that was started.
+    tokio::select! {
+        status = obey(arguments) => status,
+        () = interrupted() => ExitCode::from(INTERRUPTED),
+    }
+}
+
+async fn obey(arguments: Arguments) -> ExitCode {
     let passed = match &arguments.command {
         Some(Command::Check { dir }) => run::check(dir).map(|finished| tell(&finished, dir)),
         Some(Command::Mutations { fault, out }) => mutations::run_all(fault.as_deref(), out).await,
         None => match options(arguments) {
             Ok(options) => test(&options).await,
-            Err(error) => {
-                eprintln!("scripts/partition: {error}");
-                return ExitCode::from(CANNOT_RUN);
-            }
+            Err(error) => Err(anyhow::Error::msg(error)),
         },
     };
     match passed {
@@ -130,6 +138,15 @@ async fn main() -> ExitCode {
             eprintln!("scripts/partition: {error:#}");
             ExitCode::from(CANNOT_RUN)
         }
+    }
+}
+
+/// Ctrl-C, or SIGTERM.
+async fn interrupted() {
+    let mut terminated = signal(SignalKind::terminate()).expect("a process may handle SIGTERM");
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result.expect("a process may handle SIGINT"),
+        _ = terminated.recv() => {}
     }
 }
 

@@ -148,7 +148,11 @@ fn arena_options(options: &Options) -> ArenaOptions {
         data_shards: DATA_SHARDS,
         net: options.net,
         fault: options.fault.clone(),
-        settings: settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        settings: settings
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .chain(nemesis::settings(&options.nemesis.items))
+            .collect(),
     }
 }
 
