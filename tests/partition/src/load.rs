@@ -32,7 +32,7 @@ pub struct Load {
     pub stop: CancellationToken,
     /// By links that may be cut.
     nodes: Vec<Arc<dyn Gate>>,
-    processes: AtomicU64,
+    processes: Arc<AtomicU64>,
 }
 
 pub struct Client {
@@ -46,7 +46,14 @@ pub struct Client {
 impl Load {
     pub fn new(seed: u64, nodes: Vec<Arc<dyn Gate>>, targets: Targets, recorder: Recorder) -> Arc<Load> {
         let stop = CancellationToken::new();
-        Arc::new(Load { seed, recorder, targets, stop, nodes, processes: AtomicU64::new(0) })
+        Arc::new(Load { seed, recorder, targets, stop, nodes, processes: Arc::default() })
+    }
+
+    /// More clients of the same run, by other links to the same nodes; to be stopped by themselves.
+    pub fn by(&self, nodes: Vec<Arc<dyn Gate>>) -> Arc<Load> {
+        let Load { seed, recorder, targets, processes, .. } = self;
+        let (recorder, targets, processes) = (recorder.clone(), targets.clone(), processes.clone());
+        Arc::new(Load { seed: *seed, recorder, targets, stop: CancellationToken::new(), nodes, processes })
     }
 
     /// A client that makes `rate` steps a second, and decides by the seed and its name.

@@ -16,6 +16,7 @@ use onceward_checkers::{
 };
 use onceward_tests::client::Api;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -93,10 +94,11 @@ async fn play(options: &Options, progress: &Progress, recorder: &Recorder) -> Re
     arena.heal().await;
     tokio::time::sleep(CALM).await;
     load.stop.cancel();
-    let ended = tokio::time::timeout(CLIENTS_END_MAX, async { while clients.join_next().await.is_some() {} }).await;
-    ended.context("a client does not end")?;
+    while let Some(ended) = timeout(CLIENTS_END_MAX, clients.join_next()).await.context("a client does not end")? {
+        ended.context("a client failed")?;
+    }
 
-    let direct = Load::new(options.seed, gates(arena.direct()), receivers.targets(), recorder.clone());
+    let direct = load.by(gates(arena.direct()));
     progress.say("waiting until everything is delivered");
     settle(&direct).await;
     progress.say("reading all that is left");
