@@ -124,15 +124,15 @@ fn summary(history: &History, timeline: &Timeline) -> String {
         |of: fn(&crate::timeline::Step) -> u32| timeline.steps.iter().map(|step| u64::from(of(step))).sum::<u64>();
     let share = |count: u64| format!("{:.1} %", count as f64 * 100.0 / calls.max(1) as f64);
     let mut summary = format!(
-        "{} calls, of which {} were refused and {} had an unknown outcome; {} deliveries, of which {} were repeated; \
-         {} faults injected; {} reads of what was left in the end.",
-        text::count(calls),
+        "{}, of which {} were refused and {} had an unknown outcome; {}, of which {} were repeated; {} injected; {} of what \
+         was left in the end.",
+        text::counted(calls, "call", "calls"),
         share(total(|step| step.refused)),
         share(total(|step| step.unknown)),
-        text::count(history.deliveries.len() as u64),
+        text::counted(history.deliveries.len() as u64, "delivery", "deliveries"),
         text::count(total(|step| step.repeated)),
-        text::count(history.nemeses.len() as u64),
-        text::count(last_reads),
+        text::counted(history.nemeses.len() as u64, "fault", "faults"),
+        text::counted(last_reads, "read", "reads"),
     );
     let unexpected = total(|step| step.unexpected);
     if unexpected > 0 {
@@ -189,7 +189,7 @@ fn promise_row(verdict: &Verdict) -> Markup {
         @if !verdict.violations.is_empty() {
             tr .violations { td {} td colspan="3" {
                 details open[verdict.violations.len() <= VIOLATIONS_OPEN_MAX] {
-                    summary { (verdict.violations.len()) @if verdict.violations.len() == 1 { " violation" } @else { " violations" } }
+                    summary { "What violates it" }
                     ol { @for violation in verdict.violations.iter().take(VIOLATIONS_SHOWN_MAX) { li { (sentence(violation)) } } }
                     @if verdict.violations.len() > VIOLATIONS_SHOWN_MAX { p { "The others are in " code { "verdicts.json" } "." } }
                 }

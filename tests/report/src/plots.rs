@@ -263,8 +263,8 @@ fn histogram(title: &'static str, sorted_us: &[u64], bound_us: u64) -> Markup {
     let shape = Shape::columns("answered", width, columns.iter().map(|count| (0.0, scale.place(f64::from(*count)))));
     let median = text::duration(quantile(sorted_us, 50));
     let described = format!(
-        "{} times: median {median}, worst {}; bound {}",
-        sorted_us.len(),
+        "{}: median {median}, worst {}; bound {}",
+        text::counted(sorted_us.len() as u64, "time", "times"),
         text::duration(worst_us),
         text::duration(bound_us)
     );

@@ -55,6 +55,11 @@ pub fn to_the_second(rfc3339: &str) -> String {
     }
 }
 
+/// `1 call`, `2 calls`.
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
 /// Digits in groups of three.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
