@@ -28,6 +28,7 @@ pub(crate) trait Model {
 }
 
 /// A call and the time in which it took effect. Without a return it may take effect at any later time, or never.
+#[derive(Debug)]
 pub(crate) struct Span<C> {
     pub invoked_us: u64,
     pub returned_us: Option<u64>,
@@ -163,11 +164,14 @@ impl<S: Clone + Eq + Hash> Frontier<S> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// A register of a number: writes, and reads of what they say.
     struct Register;
 
+    #[derive(Debug)]
     enum Access {
         Write(u8),
         Read(u8),
@@ -229,5 +233,36 @@ mod tests {
     fn too_many_calls_under_way_are_undecided() {
         let history: Vec<_> = (0..200).map(|_| span(0, None, Write(1))).collect();
         assert_eq!(judge(&Register, &history), Judgement::Undecided);
+    }
+
+    /// By trying all orders.
+    fn is_linearizable(state: u8, left: &[&Span<Access>]) -> bool {
+        // A call may be next if no other one returned before it began.
+        let may_be_next = |next: &Span<Access>| {
+            !left.iter().any(|other| other.returned_us.is_some_and(|returned_us| returned_us < next.invoked_us))
+        };
+        left.iter().all(|span| span.returned_us.is_none())
+            || left.iter().enumerate().filter(|(_, next)| may_be_next(next)).any(|(place, next)| {
+                let others: Vec<_> = left.iter().enumerate().filter(|(at, _)| *at != place).map(|(_, s)| *s).collect();
+                Register.step(&state, &next.call, 0).into_iter().any(|state| is_linearizable(state, &others))
+            })
+    }
+
+    fn any_span() -> impl Strategy<Value = Span<Access>> {
+        let call = (any::<bool>(), 0..3_u8).prop_map(|(write, value)| if write { Write(value) } else { Read(value) });
+        (0..8_u64, 0..6_u64, prop::bool::weighted(0.25), call).prop_map(|(invoked_us, took_us, unknown, call)| {
+            let open = unknown && matches!(call, Write(_));
+            Span { invoked_us, returned_us: (!open).then_some(invoked_us + took_us), call }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_judgement_is_that_of_trying_all_orders(spans in prop::collection::vec(any_span(), 0..7)) {
+            let expected = is_linearizable(0, &spans.iter().collect::<Vec<_>>());
+            prop_assert_eq!(judge(&Register, &spans) == Judgement::Linearizable, expected);
+        }
     }
 }

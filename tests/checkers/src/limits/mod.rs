@@ -30,8 +30,9 @@ type BucketName<'a> = (&'a str, &'a str);
 struct Bucket<'a> {
     admissions: Vec<Admission>,
     gifts: Vec<Gift>,
-    /// By request_id: an admitted id counts once, at one of the calls that may have been admitted first.
-    identified: HashMap<&'a str, Admission>,
+    /// By request_id and cost: an admitted id counts once, at one of the calls that may have been admitted first. With another
+    /// cost it is another check, of which at most one can be admitted.
+    identified: HashMap<(&'a str, u64), Admission>,
     refunds: HashMap<&'a str, Gift>,
     /// All that was asked of it.
     operations: Vec<&'a Operation>,
@@ -90,10 +91,16 @@ fn gather(history: &History) -> BTreeMap<BucketName<'_>, Bucket<'_>> {
                     let bucket = buckets.entry((&item.policy, &item.key)).or_default();
                     bucket.in_company |= items.len() > 1;
                     bucket.operations.push(operation);
+                    let same = |other: &&Item| (&other.policy, &other.key) == (&item.policy, &item.key);
+                    if items.iter().position(|other| same(&other)) != Some(place) {
+                        continue;
+                    }
+                    // Costs on the same bucket add up.
+                    let cost = items.iter().filter(same).map(|item| item.cost).sum();
                     match mode {
-                        Mode::Enforce => bucket.check(operation, place, item, request_id.as_deref()),
+                        Mode::Enforce => bucket.check(operation, place, cost, request_id.as_deref()),
                         // What a later check with the same id repeats may have been taken by this one.
-                        Mode::Shadow => bucket.may_be_first(operation, item, request_id.as_deref()),
+                        Mode::Shadow => bucket.may_be_first(operation, cost, request_id.as_deref()),
                         Mode::Peek => {}
                     }
                 }
@@ -118,7 +125,7 @@ fn gather(history: &History) -> BTreeMap<BucketName<'_>, Bucket<'_>> {
 }
 
 impl<'a> Bucket<'a> {
-    fn check(&mut self, operation: &'a Operation, place: usize, item: &Item, request_id: Option<&'a str>) {
+    fn check(&mut self, operation: &'a Operation, place: usize, cost: u64, request_id: Option<&'a str>) {
         let admitted = match operation.reply() {
             Some(Reply::Checked { allowed, results }) => match results.get(place) {
                 Some(result) if result.degraded => None,
@@ -127,24 +134,24 @@ impl<'a> Bucket<'a> {
             Some(_) => Some(false),
             None => None,
         };
-        let admission = Admission { from_us: operation.invoked_us, until_us: operation.returned_us, cost: item.cost };
+        let admission = Admission { from_us: operation.invoked_us, until_us: operation.returned_us, cost };
         match (request_id, admitted) {
             (None, Some(true)) => self.admissions.push(admission),
             (Some(id), Some(true)) => self.identify(id, admission),
             (_, Some(false)) => {}
-            (id, None) => self.may_be_first(operation, item, id),
+            (id, None) => self.may_be_first(operation, cost, id),
         }
     }
 
     /// A call that may have been admitted may be the one that others with its id repeat.
-    fn may_be_first(&mut self, operation: &Operation, item: &Item, request_id: Option<&'a str>) {
+    fn may_be_first(&mut self, operation: &Operation, cost: u64, request_id: Option<&'a str>) {
         if let Some(id) = request_id {
-            self.identify(id, Admission { from_us: operation.invoked_us, until_us: u64::MAX, cost: item.cost });
+            self.identify(id, Admission { from_us: operation.invoked_us, until_us: u64::MAX, cost });
         }
     }
 
     fn identify(&mut self, id: &'a str, admission: Admission) {
-        let known = self.identified.entry(id).or_insert(admission);
+        let known = self.identified.entry((id, admission.cost)).or_insert(admission);
         known.from_us = known.from_us.min(admission.from_us);
         known.until_us = known.until_us.min(admission.until_us);
     }
