@@ -8,7 +8,7 @@ use toml::{Table, Value};
 pub const SECRET: &str = "a secret of the test kit, long enough";
 
 /// The token that nodes ask for which listen on other addresses than loopback.
-pub const TOKEN: &str = "a token of the test kit, long enough";
+pub const TOKEN: &str = "a-token-of-the-test-kit";
 
 #[derive(Debug, Clone)]
 pub struct NodeAddress {

@@ -174,7 +174,7 @@ impl Namespaces {
             }
             let class = 10 + index;
             let rate = condition.bytes_per_s.map_or("10gbit".to_owned(), |bytes_per_s| format!("{bytes_per_s}bps"));
-            tc(&format!("class add dev eth0 parent 1: classid 1:{class} htb rate {rate} burst 4k quantum 4k"));
+            tc(&format!("class add dev eth0 parent 1: classid 1:{class} htb rate {rate} burst 16384 quantum 4096"));
             let to = self.address_of(flow.to);
             tc(&format!("filter add dev eth0 parent 1: protocol ip u32 match ip dst {to}/32 flowid 1:{class}"));
             if self.delays && !condition.delay.is_zero() {

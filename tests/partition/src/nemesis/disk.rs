@@ -50,7 +50,8 @@ pub async fn fsync_error(turn: &mut Turn) -> Bite {
     turn.arena.expect_exit(node);
     turn.arena.fail(node, |failpoints| failpoints.sync_fails = true).await;
     let ended = turn.arena.wait_exit(node, EXIT_MAX).await;
-    let loss = turn.lost(Instant::now(), &led, &turn.nodes_but(node));
+    let lost = if ended { led } else { Vec::new() };
+    let loss = turn.lost(Instant::now(), &lost, &turn.nodes_but(node));
     turn.arena.fail(node, |failpoints| failpoints.sync_fails = false).await;
     turn.last().await;
     turn.found_again(loss).await;

@@ -104,7 +104,10 @@ fn combined(kinds: &[Kind], duration: Duration, draw: &mut Draw) -> Vec<Bout> {
     let mut waiting = Vec::new();
     let (mut bouts, mut elapsed): (Vec<Bout>, _) = (Vec::new(), Duration::ZERO);
     while elapsed < duration || bouts.is_empty() {
-        let length = between(BOUT_MS, draw).min(duration.saturating_sub(elapsed));
+        let left = duration.saturating_sub(elapsed);
+        let length = between(BOUT_MS, draw);
+        // Rather one long bout at last than a short one in which little overlaps.
+        let length = if left < length + Duration::from_millis(BOUT_MS.0) { left } else { length };
         let bout = Bout { steps: overlapping(kinds, length, &mut waiting, draw), calm: between(CALM_MS, draw) };
         elapsed += bout.length();
         bouts.push(bout);
