@@ -46,9 +46,10 @@ fn everything_arrives<'a>(
     verdict: &mut Verdict,
 ) {
     let statuses = last_statuses(history);
-    let (mut arrived, mut ended) = (0, 0);
+    let (mut arrived, mut ended, mut unjudged) = (0, 0, 0);
     for (endpoint, known) in endpoints::endpoints(history) {
         if known.may_be_deleted || known.may_be_disabled {
+            unjudged += 1;
             continue;
         }
         let (app, name) = endpoint;
@@ -81,6 +82,7 @@ fn everything_arrives<'a>(
     }
     verdict.judged("messages that arrived", arrived);
     verdict.judged("messages that ended visibly", ended);
+    verdict.measured("endpoints deleted or disabled, to which nothing has to come", unjudged.to_string());
 }
 
 /// What was last said of each delivery; `None`: that there is none.

@@ -24,10 +24,11 @@ impl Checker for Sequences {
         for delivery in &history.deliveries {
             logs.entry((&delivery.app, &delivery.endpoint)).or_default().push(delivery);
         }
-        let (mut endpoints, mut numbers) = (0, 0);
+        let (mut endpoints, mut numbers, mut unjudged) = (0, 0, 0);
         for (name, log) in logs {
             // Made anew, it begins at 1 again.
             if known.get(&name).is_some_and(|known| known.may_be_deleted) {
+                unjudged += 1;
                 continue;
             }
             let numbered = numbered(name, &log, &mut verdict);
@@ -40,6 +41,7 @@ impl Checker for Sequences {
         }
         verdict.judged("endpoints", endpoints);
         verdict.judged("numbers", numbers);
+        verdict.measured("endpoints that may have been deleted and made anew", unjudged.to_string());
         verdict.told_briefly()
     }
 }
