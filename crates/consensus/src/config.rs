@@ -15,7 +15,7 @@ pub const SNAPSHOT_EVERY_BYTES: u64 = 64 << 20;
 /// apply that is still queued meets a purge and panics.
 pub const KEEP_ENTRIES: u64 = 10_000;
 /// Log bytes kept behind a snapshot, however few entries that is.
-const KEEP_BYTES: u64 = 64 << 20;
+pub const KEEP_BYTES: u64 = 64 << 20;
 /// Rows in the overlay at which they are written behind.
 const FLUSH_ROWS: usize = 4096;
 /// Bytes in the overlay at which they are written behind.

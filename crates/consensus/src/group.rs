@@ -25,13 +25,10 @@ use openraft::{
     async_runtime::watch::WatchReceiver,
     errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError},
 };
-use tokio::{
-    sync::watch,
-    task::{JoinHandle, spawn_blocking},
-    time::Instant,
-};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use crate::{
+    aside::aside,
     clock::GroupClock,
     config::GroupConfig,
     error::{ConsensusError, ProposeError, ReadError},
@@ -479,7 +476,7 @@ impl Group {
     /// The hash of the state as it is now, with the index at which it is that. Reads all rows.
     pub async fn state_hash(&self) -> Result<StateHash, ConsensusError> {
         let state = Arc::clone(&self.inner.state);
-        let hashed = spawn_blocking(move || state.hash()).await;
+        let hashed = aside(move || state.hash()).await;
         let (applied_index, hash) = hashed.map_err(|error| ConsensusError::Stopped(error.to_string()))??;
         Ok(StateHash { applied_index, hash })
     }
@@ -499,7 +496,7 @@ impl Group {
         drop(inner.raft.shutdown().await);
         inner.abort_tasks();
         let state = Arc::clone(&inner.state);
-        match spawn_blocking(move || state.flush()).await {
+        match aside(move || state.flush()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(shard = %inner.shard, %error, "applied rows are not written; the log has them")

@@ -1,22 +1,28 @@
 //! Receiving a snapshot: pieces of a file from the leader, one transfer at a time.
 //!
-//! A thread aside writes the file; it ends when the file is complete, when another transfer takes its place, or when
-//! the leader has been silent for too long. Nothing of an unfinished file stays.
+//! A task writes the file, piece by piece aside; it ends when the file is complete, when another transfer takes its
+//! place, or when the leader has been silent for too long. Nothing of an unfinished file stays.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bytes::Bytes;
 use onceward_core::cluster::MemberId;
-use onceward_storage::{SnapshotDir, SnapshotFile, StorageError};
-use tokio::{sync::oneshot, task::spawn_blocking};
+use onceward_storage::{SnapshotDir, SnapshotFile, SnapshotReceiver, StorageError};
+use tokio::{
+    sync::{
+        mpsc::{Receiver, Sender, channel},
+        oneshot,
+    },
+    time::timeout,
+};
 
-use crate::frames::{SnapshotPiece, Transfer};
+use crate::{
+    aside::aside,
+    frames::{SnapshotPiece, Transfer},
+};
 
 /// A leader that sends nothing for so long has given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -35,7 +41,7 @@ struct Receiving {
     transfer: Transfer,
     /// Where the next piece begins.
     offset: u64,
-    writer: SyncSender<Step>,
+    writer: Sender<Step>,
 }
 
 type Outcome<T> = oneshot::Sender<Result<T, StorageError>>;
@@ -90,9 +96,8 @@ impl Incoming {
         if transfer.bytes > FILE_BYTES_MAX {
             return Err(format!("a snapshot of {} bytes is too large", transfer.bytes));
         }
-        let (writer, steps) = sync_channel(PIECES_MAX);
-        let dir = Arc::clone(&self.dir);
-        spawn_blocking(move || write(&dir, transfer.bytes, &steps));
+        let (writer, steps) = channel(PIECES_MAX);
+        tokio::spawn(write(Arc::clone(&self.dir), transfer.bytes, steps));
         Ok(Receiving { from, transfer, offset: 0, writer })
     }
 }
@@ -113,24 +118,36 @@ async fn done<T>(outcome: oneshot::Receiver<Result<T, StorageError>>) -> Result<
     }
 }
 
+/// A file that is being received; an error stays one.
+type Received = Result<SnapshotReceiver, StorageError>;
+
 /// Writes pieces as they come, until the file is finished or nobody sends any more.
-fn write(dir: &SnapshotDir, bytes: u64, steps: &Receiver<Step>) {
-    let mut file = dir.receive(bytes);
-    loop {
-        match steps.recv_timeout(SILENCE_MAX) {
-            Ok(Step::Piece(piece, outcome)) => {
-                let written = match &mut file {
-                    Ok(file) => file.append(&piece),
-                    Err(error) => Err(error.clone()),
-                };
-                // Whoever sent it may have stopped waiting.
+async fn write(dir: Arc<SnapshotDir>, bytes: u64, mut steps: Receiver<Step>) {
+    let Ok(mut file) = aside(move || dir.receive(bytes)).await else { return };
+    // Whoever sent a step may have stopped waiting for its outcome.
+    while let Ok(Some(step)) = timeout(SILENCE_MAX, steps.recv()).await {
+        match step {
+            Step::Piece(piece, outcome) => {
+                let Ok((kept, written)) = aside(move || append(file, &piece)).await else { return };
+                file = kept;
                 drop(outcome.send(written));
             }
-            Ok(Step::Finish(outcome)) => {
-                drop(outcome.send(file.and_then(|file| file.finish())));
+            Step::Finish(outcome) => {
+                if let Ok(finished) = aside(move || file.and_then(SnapshotReceiver::finish)).await {
+                    drop(outcome.send(finished));
+                }
                 return;
             }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+fn append(file: Received, piece: &[u8]) -> (Received, Result<(), StorageError>) {
+    match file {
+        Ok(mut file) => {
+            let written = file.append(piece);
+            (Ok(file), written)
+        }
+        Err(error) => (Err(error.clone()), Err(error)),
     }
 }

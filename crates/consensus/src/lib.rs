@@ -6,6 +6,7 @@
 //! commands mean (that is `core`'s `Machine`) nor who asked for them.
 
 mod applied;
+mod aside;
 mod clock;
 mod config;
 mod encoding;
@@ -25,7 +26,8 @@ mod state;
 mod tests;
 mod types;
 
-pub use config::{GroupConfig, KEEP_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES, Timing};
+pub use aside::aside;
+pub use config::{GroupConfig, KEEP_BYTES, KEEP_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES, Timing};
 pub use error::{ConsensusError, ProposeError, ReadError};
 pub use frames::METHODS;
 pub use group::{Group, GroupStatus, StateHash};

@@ -4,9 +4,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::spawn_blocking;
-
 use crate::{
+    aside::aside,
     config::GroupConfig,
     group::Raft,
     log::{Extent, Log},
@@ -19,7 +18,7 @@ pub(crate) async fn write_behind(state: Arc<State>, after: Duration) -> String {
         state.dirty().await;
         tokio::time::sleep(after).await;
         let flushing = Arc::clone(&state);
-        match spawn_blocking(move || flushing.flush()).await {
+        match aside(move || flushing.flush()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return error.to_string(),
             Err(error) => return format!("writing rows behind was cut short: {error}"),

@@ -20,9 +20,9 @@ use openraft::{
     network::{Backoff, RPCOption},
     raft::SnapshotResponse,
 };
-use tokio::task::spawn_blocking;
 
 use crate::{
+    aside::aside,
     config::Timing,
     encoding::Malformed,
     frames::{self, Method, SnapshotPiece, Transfer},
@@ -155,7 +155,7 @@ fn unreadable(error: Malformed) -> RPCError<Types> {
 
 /// Reads the next piece aside, for it comes from disk.
 async fn next_piece(mut pieces: SnapshotPieces) -> Result<(SnapshotPieces, Option<Bytes>), StreamingError<Types>> {
-    let read = spawn_blocking(move || {
+    let read = aside(move || {
         let piece = pieces.next().transpose()?;
         Ok::<_, StorageError>((pieces, piece))
     });

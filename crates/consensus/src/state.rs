@@ -30,7 +30,7 @@ use openraft::{
 };
 use tokio::{
     sync::{Notify, watch},
-    task::{spawn_blocking, yield_now},
+    task::yield_now,
 };
 
 use crate::{
@@ -124,7 +124,7 @@ impl State {
         };
         let state = State {
             shard,
-            snapshots: Arc::new(snapshots),
+            snapshots,
             flush_rows: config.flush_rows,
             flush_bytes: config.flush_bytes,
             writing: Mutex::default(),
@@ -387,7 +387,7 @@ async fn aside<T: Send + 'static>(
     work: impl FnOnce(&State) -> Result<T, ConsensusError> + Send + 'static,
 ) -> io::Result<T> {
     let state = Arc::clone(state);
-    match spawn_blocking(move || work(&state)).await {
+    match crate::aside(move || work(&state)).await {
         Ok(done) => done.map_err(|error| io::Error::other(error.to_string())),
         Err(error) => Err(io::Error::other(format!("the work was cut short: {error}"))),
     }

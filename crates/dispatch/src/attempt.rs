@@ -14,7 +14,7 @@ use crate::{
     config::DispatchConfig,
     feed::{Feed, read},
     permits::Permits,
-    sender::{Answered, Post, Sender},
+    sender::{Answered, Exchange, Post},
     signature::sign,
     stats::Stats,
     verdict::verdict,
@@ -23,7 +23,7 @@ use crate::{
 /// What all shards of a node share.
 pub(crate) struct Node {
     pub config: DispatchConfig,
-    pub sender: Sender,
+    pub sender: Arc<dyn Exchange>,
     pub permits: Permits,
     pub stats: Stats,
     pub clock: Arc<dyn Clock>,

@@ -17,7 +17,7 @@ use crate::{
     feed::Feed,
     permits::Permits,
     resolve::Resolve,
-    sender::Sender,
+    sender::{Exchange, Sender},
     stats::{DispatchStats, Stats},
 };
 
@@ -44,6 +44,7 @@ pub enum StartError {
 }
 
 impl Dispatch {
+    /// Delivers over HTTP.
     pub async fn start(
         config: DispatchConfig,
         feeds: Vec<Arc<dyn Feed>>,
@@ -52,6 +53,17 @@ impl Dispatch {
         entropy: Arc<dyn Entropy>,
     ) -> Result<Dispatch, StartError> {
         let sender = Sender::new(config.guard.clone(), config.timeout, &config.authorities, resolver, clock.clone())?;
+        Ok(Dispatch::over(config, feeds, Arc::new(sender), clock, entropy).await?)
+    }
+
+    /// Delivers by whatever carries posts.
+    pub async fn over(
+        config: DispatchConfig,
+        feeds: Vec<Arc<dyn Feed>>,
+        sender: Arc<dyn Exchange>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Dispatch, SpawnErr> {
         let permits = Permits::new(config.in_flight_max);
         let node = Arc::new(Node { config, sender, permits, stats: Stats::default(), clock, entropy });
         let actors = Actors::default();

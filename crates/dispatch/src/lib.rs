@@ -38,6 +38,6 @@ pub use failure::Failure;
 pub use feed::{Feed, Recorded, Touched};
 pub use guard::{Cidr, Guard, Refused, UrlError};
 pub use resolve::{Resolve, SystemResolver};
-pub use sender::{Answered, Post, Sender};
+pub use sender::{Answered, Exchange, Post, Sender};
 pub use signature::sign;
 pub use stats::{DispatchStats, LAG_BOUNDS_MS};

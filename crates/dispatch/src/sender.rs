@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
 use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, Request, Response, Uri,
@@ -80,6 +81,17 @@ pub struct Answered {
     pub retry_after: Option<Duration>,
     /// `None`: the answer was read to its end, or as far as it is kept.
     pub failure: Option<Failure>,
+}
+
+/// What carries posts to receivers: HTTP, or memory in a simulation.
+pub trait Exchange: Send + Sync + 'static {
+    fn post<'p>(&'p self, post: &'p Post<'_>) -> BoxFuture<'p, Answered>;
+}
+
+impl Exchange for Sender {
+    fn post<'p>(&'p self, post: &'p Post<'_>) -> BoxFuture<'p, Answered> {
+        Box::pin(self.post(post))
+    }
 }
 
 /// Sends the attempts of a node.

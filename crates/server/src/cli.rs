@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, Subcommand};
 use onceward_core::cluster::NodeId;
 use onceward_shard::{OsEntropy, found};
+use onceward_storage::RocksStore;
 
 use crate::{
     logging, node,
@@ -151,8 +152,9 @@ fn start(sources: Sources, settings: Settings) -> Result<(), Failure> {
 fn init(_sources: Sources, settings: Settings) -> Result<(), Failure> {
     let options = node::store_options(&settings.storage);
     let (dir, data_shards) = (&settings.node.data_dir, settings.cluster.data_shards);
-    let cluster_id = found(NodeId(settings.node.id), dir, data_shards, &options, &OsEntropy)
-        .map_err(|error| Failure::Start(error.to_string()))?;
+    let store = RocksStore::open(dir, &options).map_err(|error| Failure::Start(error.to_string()))?;
+    let cluster_id = found(NodeId(settings.node.id), &store, data_shards, &OsEntropy)
+        .map_err(|error| Failure::Start(format!("{}: {error}", dir.display())))?;
     println!("{cluster_id:032x}");
     Ok(())
 }

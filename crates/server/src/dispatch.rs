@@ -54,8 +54,13 @@ impl Deliveries {
     }
 }
 
+/// The shards of a node as its dispatch sees them.
+pub fn feeds(ports: Vec<ShardPort>) -> Vec<Arc<dyn Feed>> {
+    ports.into_iter().map(|port| Arc::new(ShardFeed(port)) as Arc<dyn Feed>).collect()
+}
+
 async fn dispatch_over(ports: Vec<ShardPort>, config: DispatchConfig) -> Result<Dispatch, StartError> {
-    let feeds = ports.into_iter().map(|port| Arc::new(ShardFeed(port)) as Arc<dyn Feed>).collect();
+    let feeds = feeds(ports);
     Dispatch::start(config, feeds, Box::new(SystemResolver), node::clock(), Arc::new(OsEntropy)).await
 }
 

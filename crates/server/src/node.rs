@@ -19,28 +19,45 @@ use onceward_shard::{
     BeginAnswer, BeginRequest, CheckAnswer, CheckError, CheckRequest, ClusterStatus, Node, NodeConfig, NodeStats,
     OsEntropy, PeerConfig, PolicyWrite, Readiness, SystemClock, Tuning, WebhookCall,
 };
-use onceward_storage::StoreOptions;
-use onceward_transport::{Security, Tls};
-use tokio::time::Instant;
+use onceward_storage::{LogWriter, RocksStore, Store, StoreOptions};
+use onceward_transport::{Security, TcpConfig, Tls};
+use tokio::{task::spawn_blocking, time::Instant};
 
 use crate::{
     service::{Served, Service},
     settings::{PeerSecurity, PeerSettings, RaftSettings, Settings, StorageSettings},
 };
 
-/// What a node is started with. Errors name the setting.
-pub fn config(settings: &Settings, on_fatal: Arc<dyn Fn(String) + Send + Sync>) -> Result<NodeConfig, String> {
+/// Told once when the node can't go on.
+type OnFatal = Arc<dyn Fn(String) + Send + Sync>;
+
+/// What a node is started with, on this machine's disk, network and clocks: opens the data directory. Errors name the
+/// setting, or the file.
+pub async fn config(settings: &Settings, on_fatal: OnFatal) -> Result<NodeConfig, String> {
+    let security = security(&settings.peers)?;
     let peers = settings
         .nodes()
         .into_iter()
         .map(|node| (NodeId(node.id), PeerConfig { peer_address: node.peer_address, http_address: node.http_address }));
+    let peers: BTreeMap<_, _> = peers.collect();
+    let network = TcpConfig {
+        listen: settings.peers.listen,
+        peers: peers.iter().map(|(node, peer)| (*node, peer.peer_address.clone())).collect(),
+        security,
+        timing: Default::default(),
+    };
+    let opened = {
+        let (dir, options) = (settings.node.data_dir.clone(), store_options(&settings.storage));
+        spawn_blocking(move || RocksStore::open(&dir, &options)).await.map_err(|error| error.to_string())?
+    };
+    let store: Arc<dyn Store> = Arc::new(opened.map_err(|error| error.to_string())?);
     Ok(NodeConfig {
         node: NodeId(settings.node.id),
         data_dir: settings.node.data_dir.clone(),
-        peer_listen: settings.peers.listen,
-        peers: peers.collect::<BTreeMap<_, _>>(),
-        security: security(&settings.peers)?,
-        store: store_options(&settings.storage),
+        peers,
+        log_writer: log_writer(store.clone(), on_fatal.clone()),
+        store,
+        network: Arc::new(network),
         tuning: Tuning {
             waiters_max: settings.http.max_in_flight.div_ceil(2) as usize,
             min_free_bytes: settings.storage.min_free_bytes,
@@ -59,6 +76,10 @@ pub fn clock() -> Arc<dyn Clock> {
         return clock;
     }
     Arc::new(SystemClock)
+}
+
+fn log_writer(store: Arc<dyn Store>, on_fatal: OnFatal) -> LogWriter {
+    LogWriter::start(store, Arc::new(move |error| on_fatal(format!("log writer: {error}"))))
 }
 
 pub fn store_options(settings: &StorageSettings) -> StoreOptions {

@@ -56,10 +56,12 @@ pub async fn run(sources: Sources, settings: Settings) -> Result<(), Failure> {
         // Nobody listens any more only when the process is already ending.
         let _ = fatal.send(what);
     });
-    let config = node::config(&settings, on_fatal.clone()).map_err(Failure::Start)?;
-    let starting = Node::start(config);
+    let starting = async {
+        let config = node::config(&settings, on_fatal.clone()).await.map_err(Failure::Start)?;
+        Node::start(config).await.map_err(at_start)
+    };
     let node = tokio::select! {
-        node = starting => node.map_err(at_start)?,
+        node = starting => node?,
         Some(what) = died.recv() => return Err(Failure::Fatal(what)),
         () = stop_signals.next() => return Ok(()),
     };

@@ -1,14 +1,14 @@
 //! What a node is told when it starts.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use onceward_consensus::{KEEP_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES, Timing};
+use onceward_consensus::{KEEP_BYTES, KEEP_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES, Timing};
 use onceward_core::{
     cluster::NodeId,
     seams::{Clock, Entropy},
 };
-use onceward_storage::StoreOptions;
-use onceward_transport::Security;
+use onceward_storage::{LogWriter, Store};
+use onceward_transport::Network;
 
 /// A node of the cluster, itself included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,13 +22,14 @@ pub struct PeerConfig {
 #[derive(Clone)]
 pub struct NodeConfig {
     pub node: NodeId,
+    /// Where the files are that aren't in the store.
     pub data_dir: PathBuf,
-    /// Where the peer port listens.
-    pub peer_listen: SocketAddr,
     /// All nodes of the cluster, this one included.
     pub peers: BTreeMap<NodeId, PeerConfig>,
-    pub security: Security,
-    pub store: StoreOptions,
+    pub store: Arc<dyn Store>,
+    /// Of that store. The node stops it.
+    pub log_writer: LogWriter,
+    pub network: Arc<dyn Network>,
     pub tuning: Tuning,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
@@ -46,6 +47,8 @@ pub struct Tuning {
     pub snapshot_every_bytes: u64,
     /// Log entries kept behind a snapshot for replicas that lag a little.
     pub keep_entries: u64,
+    /// Log bytes kept behind a snapshot; where this is the tighter bound, it wins.
+    pub keep_bytes: u64,
     /// Calls that wait for the outcome of an idempotency key at once. Each keeps one of the places that there are for
     /// requests, and those who don't wait need some too. Beyond it nobody is made to wait.
     pub waiters_max: usize,
@@ -73,6 +76,7 @@ impl Default for Tuning {
             snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES,
             snapshot_every_bytes: SNAPSHOT_EVERY_BYTES,
             keep_entries: KEEP_ENTRIES,
+            keep_bytes: KEEP_BYTES,
             waiters_max: WAITERS_MAX,
             min_free_bytes: MIN_FREE_BYTES,
         }

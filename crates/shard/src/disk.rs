@@ -14,10 +14,11 @@ use std::{
 };
 
 use futures::future::join_all;
+use onceward_consensus::aside;
 use onceward_core::{cluster::NodeId, command::Command};
 use onceward_storage::{StorageError, Store};
 use onceward_transport::Links;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 use tracing::{debug, error, info, warn};
 
 use crate::{founding, node::Serving, outcome::NotApplied};
@@ -97,7 +98,7 @@ pub(crate) async fn watch(disk: Arc<Disk>, store: Arc<dyn Store>, serving: impl 
 
 async fn look(store: &Arc<dyn Store>) -> Option<u64> {
     let store = store.clone();
-    let looked = spawn_blocking(move || store.free_bytes()).await;
+    let looked = aside(move || store.free_bytes()).await;
     match looked {
         Ok(Ok(free_bytes)) => Some(free_bytes),
         Ok(Err(error)) => {

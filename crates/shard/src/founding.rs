@@ -1,7 +1,7 @@
 //! How a cluster begins, once: one node's operator says `init`, that node waits until every configured node answers
 //! from an empty directory, writes down who they are, and takes them in.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -9,7 +9,7 @@ use onceward_core::{
     cluster::{CLUSTER_SIZES, DATA_SHARDS_MAX, Generation, Manifest, NodeEntry, NodeId, ShardId},
     seams::Entropy,
 };
-use onceward_storage::{RocksStore, StorageError, StoreOptions};
+use onceward_storage::{StorageError, Store};
 use onceward_transport::{Lane, Links, Request};
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -35,32 +35,24 @@ pub enum FoundError {
     Storage(#[from] StorageError),
 }
 
-/// `onceward init`: makes `data_dir` the founder's and returns the new cluster's id. Refuses a directory that already
-/// is some node's.
-pub fn found(
-    node: NodeId,
-    data_dir: &Path,
-    data_shards: u16,
-    options: &StoreOptions,
-    entropy: &dyn Entropy,
-) -> Result<u128, FoundError> {
+/// `onceward init`: makes the store of a data directory the founder's and returns the new cluster's id. Refuses one that
+/// already is some node's.
+pub fn found(node: NodeId, store: &dyn Store, data_shards: u16, entropy: &dyn Entropy) -> Result<u128, FoundError> {
     if !(1..=DATA_SHARDS_MAX).contains(&data_shards) {
         return Err(FoundError::DataShards(data_shards));
     }
-    let store = RocksStore::open(data_dir, options)?;
-    match Identity::load(&store, node) {
+    match Identity::load(store, node) {
         Ok(None) => {}
         Ok(Some(Identity { standing: Standing::Empty, .. })) => {
-            return Err(FoundError::Directory(format!(
-                "{} already stands by to be taken in by a founder: stop it and remove the directory if this node is to \
-                 found the cluster",
-                data_dir.display()
-            )));
+            return Err(FoundError::Directory(
+                "it already stands by to be taken in by a founder: stop it and remove the directory if this node is to \
+                 found the cluster"
+                    .to_owned(),
+            ));
         }
         Ok(Some(identity)) => {
             return Err(FoundError::Directory(format!(
-                "{} already belongs to cluster {:032x}: a cluster is founded once",
-                data_dir.display(),
+                "it already belongs to cluster {:032x}: a cluster is founded once",
                 identity.cluster_id().unwrap_or_default()
             )));
         }
@@ -68,7 +60,7 @@ pub fn found(
         Err(error) => return Err(FoundError::Directory(error.to_string())),
     }
     let cluster_id = entropy.nonce();
-    Identity::new(node, Standing::Founder { cluster_id, data_shards }, entropy).save(&store)?;
+    Identity::new(node, Standing::Founder { cluster_id, data_shards }, entropy).save(store)?;
     Ok(cluster_id)
 }
 

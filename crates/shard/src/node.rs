@@ -11,7 +11,7 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use futures::future::join_all;
-use onceward_consensus::{ConsensusError, Group, GroupConfig};
+use onceward_consensus::{ConsensusError, Group, GroupConfig, aside};
 use onceward_core::{
     cluster::{Generation, Manifest, MemberId, NodeEntry, NodeId, ShardId},
     command::{Command, Reply},
@@ -24,8 +24,8 @@ use onceward_core::{
     system::NodeReply,
     webhooks::{AppView, Page, PageIn, WebhookAnswer, WebhookQuery, WebhookReply},
 };
-use onceward_storage::{LogWriter, RocksStore, StorageError, Store};
-use onceward_transport::{Hello, Links, TcpConfig, TcpLinks, TransportError};
+use onceward_storage::StorageError;
+use onceward_transport::{Hello, Links, NodeLinks, TransportError};
 use parking_lot::Mutex;
 use ractor::{Actor, ActorRef};
 use tokio::{
@@ -95,10 +95,8 @@ pub struct Node {
 /// What exists from the start, whether the node serves yet or not.
 pub(crate) struct Shared {
     pub config: NodeConfig,
-    store: Arc<dyn Store>,
-    writer: LogWriter,
     pub identity: Mutex<Identity>,
-    links: OnceLock<Arc<TcpLinks>>,
+    links: OnceLock<Arc<dyn NodeLinks>>,
     pub serving: ArcSwapOption<Serving>,
     /// Set once the node serves.
     entered: SetOnce<()>,
@@ -137,24 +135,19 @@ pub(crate) struct Serving {
 }
 
 impl Node {
-    /// Opens the data directory and the peer port. The node serves once it is a member, see [`Node::readiness`].
+    /// Reads who the node is and opens its links. The node serves once it is a member, see [`Node::readiness`].
     pub async fn start(config: NodeConfig) -> Result<Node, StartError> {
         founding::check_nodes(&config).map_err(StartError::Config)?;
-        let (dir, options) = (config.data_dir.clone(), config.store);
-        let store: Arc<dyn Store> = Arc::new(blocking(move || RocksStore::open(&dir, &options)).await?);
-        let identity = match Identity::load(store.as_ref(), config.node)? {
+        let store = config.store.as_ref();
+        let identity = match Identity::load(store, config.node)? {
             Some(identity) => identity,
             None => {
                 let identity = Identity::new(config.node, Standing::Empty, config.entropy.as_ref());
-                identity.save(store.as_ref())?;
+                identity.save(store)?;
                 identity
             }
         };
-        let on_fatal = config.on_fatal.clone();
-        let writer = LogWriter::start(store.clone(), Arc::new(move |error| on_fatal(format!("log writer: {error}"))));
         let shared = Arc::new(Shared {
-            store,
-            writer,
             identity: Mutex::new(identity.clone()),
             links: OnceLock::new(),
             serving: ArcSwapOption::empty(),
@@ -343,8 +336,8 @@ impl Node {
 
     pub fn stats(&self) -> NodeStats {
         let mut stats = self.shared.stats.read();
-        stats.log_writer = self.shared.writer.stats();
-        stats.store = self.shared.store.stats();
+        stats.log_writer = self.shared.config.log_writer.stats();
+        stats.store = self.shared.config.store.stats();
         stats.disk_free_bytes = self.shared.disk.free_bytes();
         stats.disk_is_low = self.shared.disk.is_low();
         if let Some(serving) = self.shared.serving.load().as_ref() {
@@ -358,7 +351,7 @@ impl Node {
         stats
     }
 
-    /// Hands leaderships over, then stops everything and closes the data directory.
+    /// Hands leaderships over, then stops everything. The store is let go with the last handle to the node.
     pub async fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         for task in self.shared.background.lock().drain(..) {
@@ -370,7 +363,7 @@ impl Node {
         if let Some(links) = self.shared.links.get() {
             links.stop().await;
         }
-        let writer = self.shared.writer.clone();
+        let writer = self.shared.config.log_writer.clone();
         blocking(move || writer.stop()).await;
         info!("the node has stopped");
     }
@@ -389,7 +382,7 @@ pub(crate) fn unexpected(reply: &impl std::fmt::Debug) -> ServiceError {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
+    match aside(work).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
@@ -397,14 +390,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 impl Shared {
     async fn open_links(self: &Arc<Self>) -> Result<(), StartError> {
-        let config = TcpConfig {
-            listen: self.config.peer_listen,
-            peers: self.config.peers.iter().map(|(node, peer)| (*node, peer.peer_address.clone())).collect(),
-            security: self.config.security.clone(),
-            timing: Default::default(),
-        };
         let port = Arc::new(PeerPort::new(self));
-        let links = TcpLinks::start(config, port.clone(), port).await?;
+        let links = self.config.network.open(port.clone(), port).await?;
         // Only this function sets it, once.
         let _ = self.links.set(links);
         Ok(())
@@ -413,14 +400,14 @@ impl Shared {
     fn watch_disk(self: &Arc<Self>) {
         let node = Arc::downgrade(self);
         let serving = move || node.upgrade()?.serving.load_full();
-        self.spawn(disk::watch(self.disk.clone(), self.store.clone(), serving));
+        self.spawn(disk::watch(self.disk.clone(), self.config.store.clone(), serving));
     }
 
     pub(crate) fn links(&self) -> &dyn Links {
-        self.open_tcp_links().as_ref()
+        self.opened_links().as_ref()
     }
 
-    fn open_tcp_links(&self) -> &Arc<TcpLinks> {
+    fn opened_links(&self) -> &Arc<dyn NodeLinks> {
         self.links.get().expect("the links are opened before anything that calls peers")
     }
 
@@ -479,7 +466,7 @@ impl Shared {
             identity.standing = Standing::Member { manifest: manifest.clone() };
             identity.clone()
         };
-        let (store, saved) = (self.store.clone(), identity.clone());
+        let (store, saved) = (self.config.store.clone(), identity.clone());
         blocking(move || saved.save(store.as_ref())).await?;
         let serving = Arc::new(Serving::start(self, &identity, manifest).await?);
         self.serving.store(Some(serving.clone()));
@@ -499,7 +486,7 @@ impl Serving {
         let surroundings = Arc::new(Surroundings {
             me,
             manifest,
-            links: shared.open_tcp_links().clone(),
+            links: shared.opened_links().clone(),
             clock: shared.config.clock.clone(),
             entropy: shared.config.entropy.clone(),
             stats: shared.stats.clone(),
@@ -585,11 +572,12 @@ async fn open_group(shared: &Shared, surroundings: &Surroundings, id: ShardId) -
     config.snapshot_every_entries = tuning.snapshot_every_entries;
     config.snapshot_every_bytes = tuning.snapshot_every_bytes;
     config.keep_entries = tuning.keep_entries;
+    config.keep_bytes = tuning.keep_bytes;
     let on_fatal = shared.config.on_fatal.clone();
     Group::open(
         config,
-        shared.store.clone(),
-        shared.writer.clone(),
+        shared.config.store.clone(),
+        shared.config.log_writer.clone(),
         surroundings.links.clone(),
         surroundings.clock.clone(),
         Arc::new(move |what| on_fatal(format!("shard {id}: {what}"))),

@@ -11,8 +11,8 @@ use onceward_core::{
         Publish, ReceiverAnswer, RecordOutcomes, Secret, Verdict,
     },
 };
-use onceward_storage::StoreOptions;
-use onceward_transport::Security;
+use onceward_storage::{LogWriter, RocksStore, Store, StoreOptions};
+use onceward_transport::{Security, TcpConfig};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -59,13 +59,21 @@ impl Cluster {
     }
 
     async fn start_node(&mut self, id: u16) {
+        let data_dir = self.dirs[&id].path().to_owned();
+        let store: Arc<dyn Store> = Arc::new(RocksStore::open(&data_dir, &StoreOptions::default()).unwrap());
+        let network = TcpConfig {
+            listen: self.peers[&NodeId(id)].peer_address.parse().unwrap(),
+            peers: self.peers.iter().map(|(node, peer)| (*node, peer.peer_address.clone())).collect(),
+            security: Security::Hmac { secret: vec![7; 32] },
+            timing: Default::default(),
+        };
         let node = Node::start(NodeConfig {
             node: NodeId(id),
-            data_dir: self.dirs[&id].path().to_owned(),
-            peer_listen: self.peers[&NodeId(id)].peer_address.parse().unwrap(),
+            data_dir,
             peers: self.peers.clone(),
-            security: Security::Hmac { secret: vec![7; 32] },
-            store: StoreOptions::default(),
+            log_writer: LogWriter::start(store.clone(), Arc::new(|error| panic!("fatal: {error}"))),
+            store,
+            network: Arc::new(network),
             tuning: Tuning::default(),
             clock: Arc::new(SystemClock),
             entropy: Arc::new(OsEntropy),
@@ -99,7 +107,8 @@ impl Cluster {
 }
 
 fn found(dir: &std::path::Path, data_shards: u16) -> Result<u128, founding::FoundError> {
-    founding::found(NodeId(1), dir, data_shards, &StoreOptions::default(), &OsEntropy)
+    let store = RocksStore::open(dir, &StoreOptions::default())?;
+    founding::found(NodeId(1), &store, data_shards, &OsEntropy)
 }
 
 async fn until(condition: impl Fn() -> bool) -> Result<(), ()> {

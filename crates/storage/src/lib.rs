@@ -26,4 +26,4 @@ pub use snapshot::{SnapshotDir, SnapshotFile, SnapshotPieces, SnapshotReceiver, 
 pub use state::{Flush, FrozenState, Install, LoadedState, ShardState};
 pub use store::{Family, FamilyStats, Store, StoreStats, StoreView, Visitor};
 pub use write_set::{Op, WriteSet};
-pub use writer::{LogWrite, LogWriter, WriterStats};
+pub use writer::{LogWrite, LogWriter, Rounds, WriterStats};

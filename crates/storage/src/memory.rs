@@ -128,8 +128,10 @@ impl Store for MemoryStore {
         if std::mem::take(&mut disk.fail_sync) {
             return Err(failed("sync"));
         }
-        disk.unsynced.clear();
-        disk.durable = disk.rows.clone();
+        // Rows shared with `rows` would be copied by the next write.
+        for set in std::mem::take(&mut disk.unsynced) {
+            disk.durable.apply(&set);
+        }
         disk.syncs += 1;
         Ok(())
     }

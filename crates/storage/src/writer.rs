@@ -1,12 +1,15 @@
 //! The node's one log writer thread: what all shards queue becomes one write, one sync, then everyone is told.
 //!
 //! In go write sets in the order of their submission; out come callbacks in that same order, once a set is durable.
-//! There is no linger: whatever queues up while one round writes and syncs is the next round.
+//! There is no linger: whatever queues up while one round writes and syncs is the next round. In a simulation there is no
+//! thread: [`Rounds`] are what it would do, step by step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+
+use onceward_core::faults::{self, Fault};
 
 use crate::limits::ROUND_BYTES_MAX;
 use crate::{StorageError, Store, WriteSet};
@@ -14,6 +17,7 @@ use crate::{StorageError, Store, WriteSet};
 /// Called exactly once with the outcome; see [`LogWrite::done`].
 type Done = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
 type OnFatal = Arc<dyn Fn(StorageError) + Send + Sync>;
+type OnQueued = Box<dyn Fn() + Send + Sync>;
 
 /// One submission to the log writer.
 pub struct LogWrite {
@@ -47,6 +51,8 @@ pub struct LogWriter {
 struct Shared {
     queue: Sender<Message>,
     counters: Arc<Counters>,
+    /// Told of each submission where no thread waits for it.
+    on_queued: Option<OnQueued>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -90,22 +96,30 @@ impl LogWriter {
     /// Starts the thread. `on_fatal` is called once, on that thread, with the first error of the store, after which
     /// nothing is written any more; the process is expected to end.
     pub fn start(store: Arc<dyn Store>, on_fatal: OnFatal) -> LogWriter {
-        let (queue, submissions) = channel();
-        let counters = Arc::new(Counters::default());
-        let worker = Worker { store, submissions, on_fatal, counters: Arc::clone(&counters), failed: None };
+        let (queue, worker) = Worker::new(store, on_fatal);
+        let counters = Arc::clone(&worker.counters);
         let thread = thread::Builder::new()
             .name("log-writer".to_owned())
             .spawn(move || worker.run())
             .expect("a process that has just started can start a thread");
-        LogWriter { shared: Arc::new(Shared { queue, counters, thread: Mutex::new(Some(thread)) }) }
+        LogWriter { shared: Arc::new(Shared { queue, counters, on_queued: None, thread: Mutex::new(Some(thread)) }) }
+    }
+
+    /// A writer without a thread, whose rounds take place when the other half of the pair says so. `on_queued` is called
+    /// with each submission, on the thread that submits.
+    pub fn stepwise(store: Arc<dyn Store>, on_fatal: OnFatal, on_queued: OnQueued) -> (LogWriter, Rounds) {
+        let (queue, worker) = Worker::new(store, on_fatal);
+        let counters = Arc::clone(&worker.counters);
+        let shared = Shared { queue, counters, on_queued: Some(on_queued), thread: Mutex::default() };
+        let rounds = Rounds { worker, round: Vec::new(), joined: WriteSet::new(), next: Next::Round };
+        (LogWriter { shared: Arc::new(shared) }, rounds)
     }
 
     /// Queues a write and returns at once. The queue has no bound of its own: callers bound what they have in flight
     /// by the callbacks.
     pub fn submit(&self, write: LogWrite) {
         let queued = Queued { set: write.set, synced: write.synced, done: write.done };
-        // A writer that has stopped hands the message back, and dropping it answers.
-        drop(self.shared.queue.send(Message::Write(queued)));
+        self.shared.queue(Message::Write(queued));
     }
 
     pub fn stats(&self) -> WriterStats {
@@ -126,8 +140,16 @@ impl LogWriter {
 }
 
 impl Shared {
+    fn queue(&self, message: Message) {
+        // A writer that has stopped hands the message back, and dropping it answers.
+        drop(self.queue.send(message));
+        if let Some(on_queued) = &self.on_queued {
+            on_queued();
+        }
+    }
+
     fn stop(&self) {
-        drop(self.queue.send(Message::Stop));
+        self.queue(Message::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A callback that has the last handle cannot wait for its own thread.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
@@ -153,6 +175,31 @@ struct Worker {
     failed: Option<StorageError>,
 }
 
+/// The work of a writer without a thread. Dropped, it answers what is still queued as not written.
+pub struct Rounds {
+    worker: Worker,
+    round: Vec<Queued>,
+    joined: WriteSet,
+    next: Next,
+}
+
+impl Rounds {
+    /// Begins a round with everything that is queued: writes it, and says whether there was anything.
+    /// [`Rounds::finish`] ends it.
+    pub fn begin(&mut self) -> bool {
+        let Ok(first) = self.worker.submissions.try_recv() else { return false };
+        self.next = self.worker.gather(first, &mut self.round);
+        self.worker.write(&self.round, &mut self.joined);
+        true
+    }
+
+    /// Syncs what [`Rounds::begin`] wrote and tells everyone. False: the writer was stopped, this was the last round.
+    pub fn finish(&mut self) -> bool {
+        self.worker.finish(&mut self.round, &self.joined, self.next);
+        self.next == Next::Round
+    }
+}
+
 /// Whether the writer goes on after a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -161,23 +208,30 @@ enum Next {
 }
 
 impl Worker {
+    fn new(store: Arc<dyn Store>, on_fatal: OnFatal) -> (Sender<Message>, Worker) {
+        let (queue, submissions) = channel();
+        (queue, Worker { store, submissions, on_fatal, counters: Arc::default(), failed: None })
+    }
+
     fn run(mut self) {
         let mut round = Vec::new();
         let mut joined = WriteSet::new();
         loop {
-            let next = self.gather(&mut round);
-            self.write(&mut round, &mut joined, next);
+            // The end of all handles is a stop too.
+            let first = self.submissions.recv().unwrap_or(Message::Stop);
+            let next = self.gather(first, &mut round);
+            self.write(&round, &mut joined);
+            self.finish(&mut round, &joined, next);
             if next == Next::Stop {
                 return;
             }
         }
     }
 
-    /// Waits for a submission, then takes everything else that is queued, up to the bound of a round. The end of all
-    /// handles is a stop too.
-    fn gather(&mut self, round: &mut Vec<Queued>) -> Next {
+    /// Takes everything that is queued behind the first message, up to the bound of a round.
+    fn gather(&mut self, first: Message, round: &mut Vec<Queued>) -> Next {
         let mut bytes = 0;
-        let mut message = self.submissions.recv().map_err(|_| TryRecvError::Disconnected);
+        let mut message = Ok(first);
         loop {
             match message {
                 Ok(Message::Write(queued)) => {
@@ -194,33 +248,43 @@ impl Worker {
         }
     }
 
-    /// Writes a round and answers it, in order.
-    fn write(&mut self, round: &mut Vec<Queued>, joined: &mut WriteSet, next: Next) {
-        let outcome = match &self.failed {
-            Some(error) => Err(StorageError::Stopped { reason: error.to_string() }),
-            None => self.persist(round, joined, next),
-        };
-        if let Err(error) = &outcome
-            && self.failed.is_none()
-        {
-            self.failed = Some(error.clone());
-            (self.on_fatal)(error.clone());
+    /// Writes a round as one set.
+    fn write(&mut self, round: &[Queued], joined: &mut WriteSet) {
+        joined.clear();
+        for queued in round {
+            joined.append(&queued.set);
         }
+        if self.failed.is_none() && !joined.is_empty() {
+            let written = self.store.write(joined);
+            self.note(&written);
+        }
+    }
+
+    /// Syncs a round that was written and answers it, in order.
+    fn finish(&mut self, round: &mut Vec<Queued>, joined: &WriteSet, next: Next) {
+        let outcome = match &self.failed {
+            Some(error) => Err(error.clone()),
+            None => self.sync(round, joined, next),
+        };
+        self.note(&outcome);
         for queued in round.drain(..) {
             queued.answer(outcome.clone());
         }
     }
 
-    fn persist(&self, round: &[Queued], joined: &mut WriteSet, next: Next) -> Result<(), StorageError> {
-        joined.clear();
-        for queued in round {
-            joined.append(&queued.set);
+    /// The first error is the last that happens: nothing is written any more.
+    fn note(&mut self, outcome: &Result<(), StorageError>) {
+        if let Err(error) = outcome
+            && self.failed.is_none()
+        {
+            self.failed = Some(StorageError::Stopped { reason: error.to_string() });
+            (self.on_fatal)(error.clone());
         }
+    }
+
+    fn sync(&self, round: &[Queued], joined: &WriteSet, next: Next) -> Result<(), StorageError> {
         let sync = next == Next::Stop || round.iter().any(|queued| queued.synced);
-        if !joined.is_empty() {
-            self.store.write(joined)?;
-        }
-        if sync {
+        if sync && !faults::active(Fault::SkipFsync) {
             self.store.sync()?;
         }
         self.counters.rounds.fetch_add(1, Ordering::Relaxed);

@@ -46,7 +46,7 @@ fn small_snapshot(dir: &Path, shard: ShardId) -> SnapshotFile {
     snapshot(&SnapshotDir::open(dir, shard).unwrap().0, &mut state)
 }
 
-fn receive(dir: &SnapshotDir, file: &SnapshotFile) -> SnapshotFile {
+fn receive(dir: &Arc<SnapshotDir>, file: &SnapshotFile) -> SnapshotFile {
     let mut receiver = dir.receive(file.bytes()).unwrap();
     for piece in file.pieces() {
         receiver.append(&piece.unwrap()).unwrap();

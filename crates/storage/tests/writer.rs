@@ -195,3 +195,27 @@ fn a_panicking_callback_is_fatal_and_leaves_nobody_waiting() {
     assert!(waiting.recv().unwrap().is_err());
     writer.stop();
 }
+
+#[test]
+fn a_writer_without_a_thread_writes_and_syncs_when_it_is_told_to() {
+    let store = MemoryStore::new();
+    let queued = Arc::new(AtomicUsize::new(0));
+    let on_queued = {
+        let queued = Arc::clone(&queued);
+        Box::new(move || {
+            queued.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let (writer, mut rounds) = LogWriter::stepwise(Arc::new(store.clone()), no_error(), on_queued);
+    assert!(!rounds.begin());
+    let (first, second) = (submit(&writer, entry(1, 1, b"first")), submit(&writer, entry(1, 2, b"second")));
+    assert_eq!(queued.load(Ordering::Relaxed), 2);
+
+    assert!(rounds.begin() && first.try_recv().is_err());
+    assert_eq!(store.unsynced(), 1, "both in one set, which a crash may take");
+    assert!(rounds.finish());
+    assert_eq!((first.recv().unwrap(), second.recv().unwrap(), store.unsynced()), (Ok(()), Ok(()), 0));
+
+    writer.stop();
+    assert!(rounds.begin() && !rounds.finish(), "stopped");
+}

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::limits::UNAUTHENTICATED_MAX;
-use crate::links::{Doorkeeper, Handler, Inbound, Links, PROTOCOL_VERSION};
+use crate::links::{Doorkeeper, Handler, Inbound, Links, NodeLinks as _, PROTOCOL_VERSION};
 use crate::outbox::Answers;
 use crate::tcp::{TcpConfig, TcpLinks, Timing};
 

@@ -26,7 +26,8 @@ pub use error::TransportError;
 #[cfg(any(test, fuzzing))]
 pub use handshake::fuzzing;
 pub use links::{
-    CallError, Doorkeeper, Handler, Hello, Inbound, Lane, Links, PROTOCOL_VERSION, Peer, Refusal, RefusalCode, Request,
+    CallError, Doorkeeper, Handler, Hello, Inbound, Lane, Links, Network, NodeLinks, PROTOCOL_VERSION, Peer, Refusal,
+    RefusalCode, Request,
 };
 pub use security::{Security, Tls};
 pub use tcp::{TcpConfig, TcpLinks, Timing};

@@ -4,12 +4,15 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use onceward_core::cluster::{Generation, NodeId, ShardId};
 use serde::{Deserialize, Serialize};
+
+use crate::error::TransportError;
 
 /// Version of everything on the wire: handshake, frames and the bodies that other crates put into them. Nodes of
 /// different versions refuse each other.
@@ -187,6 +190,32 @@ pub trait Links: Send + Sync + 'static {
     fn connected(&self, to: NodeId) -> bool;
 }
 
+/// The links of one node, for that node: whom it talks to, and whom no longer.
+pub trait NodeLinks: Links {
+    /// Who answered the connection on which calls to this node are sent now.
+    fn peer_hello(&self, node: NodeId) -> Option<Hello>;
+
+    /// Why this node refused to talk to us when we last dialled it; `None` once it does, or never did.
+    fn last_refusal(&self, node: NodeId) -> Option<String>;
+
+    /// Closes all connections with a node; what comes after goes through the [`Doorkeeper`] again.
+    fn drop_connections_of(&self, node: NodeId);
+
+    /// Stops listening and dialling, hands the answers that are ready to their connections, and closes every one.
+    /// Calls under way end as lost or not sent.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Where a node's links come from.
+pub trait Network: Send + Sync + 'static {
+    /// Begins to listen, and to dial every peer.
+    fn open(
+        &self,
+        doorkeeper: Arc<dyn Doorkeeper>,
+        handler: Arc<dyn Handler>,
+    ) -> BoxFuture<'_, Result<Arc<dyn NodeLinks>, TransportError>>;
+}
+
 /// Answers the calls of other nodes. Calls of one connection are handled concurrently, in no particular order.
 pub trait Handler: Send + Sync + 'static {
     /// The future is dropped at [`Inbound::deadline`], when nobody waits for it any longer: what must not stop half-way
@@ -197,7 +226,7 @@ pub trait Handler: Send + Sync + 'static {
 /// Knows who this node is and decides who may connect: cluster, incarnation, generation, standing by.
 ///
 /// Asked in every handshake, so a changed mind shows at the next attempt, at most a second later for a peer that was
-/// refused; [`TcpLinks::drop_connections_of`](crate::TcpLinks::drop_connections_of) also asks again about those admitted.
+/// refused; [`NodeLinks::drop_connections_of`] also asks again about those admitted.
 /// Whether the two nodes speak the same version and dialled whom they meant is settled before.
 pub trait Doorkeeper: Send + Sync + 'static {
     /// What this node says about itself. Its `node` never changes while the process lives.

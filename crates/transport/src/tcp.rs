@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::dial::{self, PeerLinks};
 use crate::error::TransportError;
 use crate::limits;
-use crate::links::{CallError, Doorkeeper, Handler, Hello, Lane, Links, Request};
+use crate::links::{CallError, Doorkeeper, Handler, Hello, Lane, Links, Network, NodeLinks, Request};
 use crate::listen::{self, Served};
 use crate::notices::Notices;
 use crate::security::Security;
@@ -59,7 +59,7 @@ impl Default for Timing {
     }
 }
 
-/// The links of one node. Dropping it stops them, without the courtesy of [`TcpLinks::stop`].
+/// The links of one node. Dropping it stops them, without the courtesy of [`NodeLinks::stop`].
 pub struct TcpLinks {
     shared: Arc<Shared>,
     local: SocketAddr,
@@ -131,32 +131,6 @@ impl TcpLinks {
         peers.insert(node, peer);
     }
 
-    /// Who answered the connection on which calls to this node are sent now.
-    pub fn peer_hello(&self, node: NodeId) -> Option<Hello> {
-        self.peer(node)?.hello()
-    }
-
-    /// Why this node refused to talk to us when we last dialled it; `None` once it does, or never did.
-    pub fn last_refusal(&self, node: NodeId) -> Option<String> {
-        self.peer(node)?.refusal()
-    }
-
-    /// Closes all connections with a node; what comes after goes through the [`Doorkeeper`] again.
-    pub fn drop_connections_of(&self, node: NodeId) {
-        self.shared.served.close(node);
-        if let Some(peer) = self.peer(node) {
-            peer.close("dropped by this node");
-        }
-    }
-
-    /// Stops listening and dialling, hands the answers that are ready to their sockets, and closes every connection.
-    /// Calls under way end as lost or not sent.
-    pub async fn stop(&self) {
-        self.shared.stopped.cancel();
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
-    }
-
     fn peer(&self, node: NodeId) -> Option<Arc<PeerLinks>> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
     }
@@ -164,7 +138,7 @@ impl TcpLinks {
 
 impl Shared {
     /// Whether a connection that has just come up is still as its handshake had it. One that was being made while this
-    /// node became another, or changed its mind, was not yet there to be closed by [`TcpLinks::drop_connections_of`].
+    /// node became another, or changed its mind, was not yet there to be closed by [`NodeLinks::drop_connections_of`].
     pub fn still_holds(&self, own: &Hello, peer: &Hello) -> bool {
         self.doorkeeper.hello() == *own && self.doorkeeper.admit(peer).is_ok()
     }
@@ -191,5 +165,43 @@ impl Links for TcpLinks {
 
     fn connected(&self, to: NodeId) -> bool {
         self.peer(to).is_some_and(|peer| peer.is_up(Lane::Data) && peer.is_up(Lane::Control))
+    }
+}
+
+impl NodeLinks for TcpLinks {
+    fn peer_hello(&self, node: NodeId) -> Option<Hello> {
+        self.peer(node)?.hello()
+    }
+
+    fn last_refusal(&self, node: NodeId) -> Option<String> {
+        self.peer(node)?.refusal()
+    }
+
+    fn drop_connections_of(&self, node: NodeId) {
+        self.shared.served.close(node);
+        if let Some(peer) = self.peer(node) {
+            peer.close("dropped by this node");
+        }
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.shared.stopped.cancel();
+            self.shared.tasks.close();
+            self.shared.tasks.wait().await;
+        })
+    }
+}
+
+impl Network for TcpConfig {
+    fn open(
+        &self,
+        doorkeeper: Arc<dyn Doorkeeper>,
+        handler: Arc<dyn Handler>,
+    ) -> BoxFuture<'_, Result<Arc<dyn NodeLinks>, TransportError>> {
+        Box::pin(async {
+            let links: Arc<dyn NodeLinks> = TcpLinks::start(self.clone(), doorkeeper, handler).await?;
+            Ok(links)
+        })
     }
 }

@@ -14,8 +14,8 @@ use futures::future::{BoxFuture, join_all};
 use onceward_core::cluster::{Generation, NodeId, ShardId};
 use onceward_transport::limits::INBOUND_REQUESTS_MAX;
 use onceward_transport::{
-    CallError, Doorkeeper, Handler, Hello, Inbound, Lane, Links, PROTOCOL_VERSION, Refusal, RefusalCode, Request,
-    Security, TcpConfig, TcpLinks, Timing, Tls, TransportError,
+    CallError, Doorkeeper, Handler, Hello, Inbound, Lane, Links, NodeLinks as _, PROTOCOL_VERSION, Refusal,
+    RefusalCode, Request, Security, TcpConfig, TcpLinks, Timing, Tls, TransportError,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::sync::Notify;

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use onceward_core::cluster::ShardId;
@@ -29,9 +30,9 @@ pub struct SnapshotDir {
 impl SnapshotDir {
     /// Opens the directory, making it if need be, removes partial files and all but the newest complete one, and
     /// returns that one, verified. Damage is an error that names the file.
-    pub fn open(dir: &Path, shard: ShardId) -> Result<(Self, Option<SnapshotFile>), StorageError> {
+    pub fn open(dir: &Path, shard: ShardId) -> Result<(Arc<Self>, Option<SnapshotFile>), StorageError> {
         fs::create_dir_all(dir).map_err(|error| StorageError::io(dir, "creating the snapshot directory", &error))?;
-        let this = SnapshotDir { dir: dir.to_owned(), shard, next: AtomicU64::new(1) };
+        let this = Arc::new(SnapshotDir { dir: dir.to_owned(), shard, next: AtomicU64::new(1) });
         for (_, path) in this.list(PARTIAL)? {
             remove(&path)?;
         }
@@ -75,8 +76,8 @@ impl SnapshotDir {
     }
 
     /// Begins to receive a snapshot of `bytes` bytes from another node.
-    pub fn receive(&self, bytes: u64) -> Result<SnapshotReceiver<'_>, StorageError> {
-        Ok(SnapshotReceiver { dir: self, partial: Partial::create(self)?, bytes_missing: bytes })
+    pub fn receive(self: &Arc<Self>, bytes: u64) -> Result<SnapshotReceiver, StorageError> {
+        Ok(SnapshotReceiver { dir: Arc::clone(self), partial: Partial::create(self)?, bytes_missing: bytes })
     }
 
     fn path(&self, number: u64, extension: &str) -> PathBuf {
@@ -111,13 +112,13 @@ impl SnapshotDir {
 }
 
 /// A snapshot arriving from another node. Dropped unfinished, it leaves nothing.
-pub struct SnapshotReceiver<'d> {
-    dir: &'d SnapshotDir,
+pub struct SnapshotReceiver {
+    dir: Arc<SnapshotDir>,
     partial: Partial,
     bytes_missing: u64,
 }
 
-impl SnapshotReceiver<'_> {
+impl SnapshotReceiver {
     /// Takes the next bytes, of any length.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         self.bytes_missing =
@@ -135,7 +136,7 @@ impl SnapshotReceiver<'_> {
 
     /// Verifies what has come and keeps it as the newest snapshot, durable when this returns.
     pub fn finish(self) -> Result<SnapshotFile, StorageError> {
-        self.partial.complete(self.dir)
+        self.partial.complete(&self.dir)
     }
 }
 
