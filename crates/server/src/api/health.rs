@@ -46,7 +46,7 @@ pub struct NotReadyBody<'a> {
     waiting_shards: Vec<u16>,
 }
 
-/// Every shard here follows a leader and has caught up.
+/// Every shard here follows a leader and has caught up, and the disk has room.
 #[utoipa::path(
     get, path = "/readyz", tag = "node", security(()),
     responses(
