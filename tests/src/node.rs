@@ -23,7 +23,8 @@ pub struct Node {
     pub data_dir: PathBuf,
     log_file: PathBuf,
     environment: BTreeMap<String, String>,
-    program: PathBuf,
+    /// What it runs instead of [`binary`].
+    program: Option<PathBuf>,
     /// What runs the program elsewhere: the beginning of its command line, or nothing.
     prefix: Vec<String>,
     child: Option<Child>,
@@ -52,7 +53,7 @@ impl Node {
             data_dir: dir.join("data"),
             log_file: dir.join("log"),
             environment: BTreeMap::new(),
-            program: binary(),
+            program: None,
             prefix: Vec::new(),
             child: None,
         }
@@ -60,7 +61,7 @@ impl Node {
 
     /// Runs another program than [`binary`].
     pub fn program(&mut self, program: PathBuf) {
-        self.program = program;
+        self.program = Some(program);
     }
 
     /// Has the program run by another one, which is given its command line behind `prefix` and becomes it.
@@ -93,13 +94,14 @@ impl Node {
     }
 
     fn command(&self, name: &str) -> Command {
+        let program = self.program.clone().unwrap_or_else(binary);
         let mut command = match self.prefix.split_first() {
             Some((first, rest)) => {
                 let mut command = Command::new(first);
-                command.args(rest).arg(&self.program);
+                command.args(rest).arg(program);
                 command
             }
-            None => Command::new(&self.program),
+            None => Command::new(program),
         };
         command.arg(name).arg("--config").arg(&self.config_file);
         command
