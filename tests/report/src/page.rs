@@ -292,13 +292,20 @@ fn nemesis_row(name: &str, rounds: &Rounds) -> Markup {
             }
             td .number { (median_and_worst(&rounds.leader_losses_us)) }
             td .number { (median_and_worst(&rounds.healings_us)) }
-            td { details { summary { "Rounds" } ul .rounds {
-                @for round in &rounds.rounds { li {
-                    a href="#timeline" data-at=(round.from_us) { (text::clock(round.from_us)) }
-                    " – " (text::clock(round.until_us)) " " (round.target)
-                } }
-            } } }
+            td { @if !rounds.rounds.is_empty() { (times(&rounds.rounds)) } }
         }
+    }
+}
+
+/// When, and on whom.
+fn times(rounds: &[&Nemesis]) -> Markup {
+    html! {
+        details { summary { "Rounds" } ul .rounds {
+            @for round in rounds { li {
+                a href="#timeline" data-at=(round.from_us) { (text::clock(round.from_us)) }
+                " – " (text::clock(round.until_us)) " " (round.target)
+            } }
+        } }
     }
 }
 
