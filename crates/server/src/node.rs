@@ -50,7 +50,7 @@ pub async fn config(settings: &Settings, on_fatal: OnFatal) -> Result<NodeConfig
         let (dir, options) = (settings.node.data_dir.clone(), store_options(&settings.storage));
         spawn_blocking(move || RocksStore::open(&dir, &options)).await.map_err(|error| error.to_string())?
     };
-    let store: Arc<dyn Store> = Arc::new(opened.map_err(|error| error.to_string())?);
+    let store = on_its_disk(Arc::new(opened.map_err(|error| error.to_string())?));
     Ok(NodeConfig {
         node: NodeId(settings.node.id),
         data_dir: settings.node.data_dir.clone(),
@@ -76,6 +76,13 @@ pub fn clock() -> Arc<dyn Clock> {
         return clock;
     }
     Arc::new(SystemClock)
+}
+
+/// The store as its disk behaves, where tests have a say in that.
+fn on_its_disk(store: Arc<dyn Store>) -> Arc<dyn Store> {
+    #[cfg(feature = "faults")]
+    let store = crate::failpoints::store(store);
+    store
 }
 
 fn log_writer(store: Arc<dyn Store>, on_fatal: OnFatal) -> LogWriter {
