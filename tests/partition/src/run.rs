@@ -28,7 +28,7 @@ use crate::{
     progress::Progress,
     receivers::Receivers,
     recorder::Recorder,
-    wire::Gate,
+    wire::{Gate, HttpGate},
     workload,
 };
 
@@ -83,7 +83,8 @@ async fn play(options: &Options, progress: &Progress, recorder: &Recorder) -> Re
     let receivers = Receivers::start(arena.host()).await;
     let delivered = CancellationToken::new();
     let deliveries = tokio::spawn(receivers.clone().record(arena.direct(), recorder.clone(), delivered.clone()));
-    let load = Load::new(options.seed, gates(arena.clients()), receivers.targets(), recorder.clone());
+    let load =
+        Load::new(options.seed, gates(arena.clients(), HttpGate::hurried), receivers.targets(), recorder.clone());
     progress.say("setting up the workloads");
     let mut clients = workload::start(&options.workload.items, options.rate, &load, &receivers).await;
     tokio::time::sleep(CALM).await;
@@ -98,7 +99,7 @@ async fn play(options: &Options, progress: &Progress, recorder: &Recorder) -> Re
         ended.context("a client failed")?;
     }
 
-    let direct = load.by(gates(arena.direct()));
+    let direct = load.by(gates(arena.direct(), HttpGate::patient));
     progress.say("waiting until everything is delivered");
     settle(&direct).await;
     progress.say("reading all that is left");
@@ -129,8 +130,8 @@ pub fn check(dir: &Path) -> Result<Finished> {
     Ok(finished)
 }
 
-fn gates(nodes: Vec<Api>) -> Vec<Arc<dyn Gate>> {
-    nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Gate>).collect()
+fn gates(nodes: Vec<Api>, gate: fn(Api) -> HttpGate) -> Vec<Arc<dyn Gate>> {
+    nodes.into_iter().map(|node| Arc::new(gate(node)) as Arc<dyn Gate>).collect()
 }
 
 fn arena_options(options: &Options) -> ArenaOptions {

@@ -20,7 +20,9 @@ const KEYS: u64 = 5;
 const ACCOUNTS: u64 = 8;
 /// Tries of a call that lands once however often it is made.
 const TRIES: u64 = 3;
+/// How long completions are kept: beyond the run, or so shortly that a key has several lives.
 pub(super) const TTL_MS: u64 = 86_400_000;
+const SHORT_TTL_MS: u64 = 1_500;
 
 pub fn start(load: &Arc<Load>, rate: f64, clients: &mut JoinSet<()>) {
     let keys = Arc::new(Rotation::new("i", KEYS, KEY_USES));
@@ -35,6 +37,7 @@ async fn use_keys(mut client: Client, keys: Arc<Rotation>) {
             account: format!("acct-{}", number % ACCOUNTS),
             key: format!("i-{number}"),
             lease_ms: *client.draw.pick(&[100, 300, 700, 1_500]),
+            ttl_ms: if number % 6 == 1 { SHORT_TTL_MS } else { TTL_MS },
             hold: number.is_multiple_of(4),
         };
         if session.run(&mut client).await == Seen::Completed {
@@ -55,6 +58,7 @@ pub(super) struct Session {
     pub account: String,
     pub key: String,
     pub lease_ms: u64,
+    pub ttl_ms: u64,
     pub hold: bool,
 }
 
@@ -114,7 +118,7 @@ impl Session {
             fingerprint: fingerprint.to_owned(),
             attempt_id: client.unique("a"),
             lease_ms: self.lease_ms,
-            ttl_ms: TTL_MS,
+            ttl_ms: self.ttl_ms,
             hold: self.hold,
         };
         client.insist(call, TRIES).await

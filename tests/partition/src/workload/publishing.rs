@@ -6,7 +6,11 @@ use std::sync::Arc;
 use onceward_checkers::history::{Call, Message, Reply};
 use tokio::task::JoinSet;
 
-use super::{create_app, create_endpoint, idempotency::Session, spawn};
+use super::{
+    create_app, create_endpoint,
+    idempotency::{Session, TTL_MS},
+    spawn,
+};
 use crate::{
     load::{Client, Load, Rotation},
     message::message,
@@ -38,7 +42,7 @@ async fn publish(mut client: Client, keys: Arc<Rotation>) {
             _ => format!("shop-{}", number % APPS),
         };
         let lease_ms = *client.draw.pick(&[150, 600, 1_500]);
-        let session = Session { account, key: format!("p-{number}"), lease_ms, hold: false };
+        let session = Session { account, key: format!("p-{number}"), lease_ms, ttl_ms: TTL_MS, hold: false };
         let token = match session.begin(&mut client).await {
             Some(Reply::Started { token }) => token,
             Some(Reply::Replayed { .. }) => {
