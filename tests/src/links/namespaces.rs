@@ -253,7 +253,9 @@ fn remove_stale() {
     let mut owners: Vec<u32> = listed.lines().filter_map(owner).collect();
     owners.dedup();
     for process in owners {
-        if !std::path::Path::new(&format!("/proc/{process}")).exists() {
+        // Of a dead process that nobody has waited for, the command line is empty.
+        let command_line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        if command_line.is_empty() {
             remove(process);
         }
     }
@@ -270,8 +272,11 @@ fn remove(process: u32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        // Its end of the pair of interfaces takes the other with it.
         let _ = try_run(&format!("ip netns del {name}"), "");
+        // The kernel takes its time for what was in a namespace; this end of the pair takes the other with it.
+        if let Some(node) = name.rsplit('-').next().and_then(|node| node.parse().ok()) {
+            let _ = try_run(&format!("ip link del {}", veth(process, node)), "");
+        }
     }
     let _ = try_run(&format!("ip link del {}", bridge(process)), "");
 }
