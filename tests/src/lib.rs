@@ -1,5 +1,5 @@
-//! The test kit: real `onceward` processes on loopback, an HTTP client that tells "not sent" from "unknown", load that
-//! keeps count of what was admitted, and what a test wants to know about a running cluster.
+//! The test kit: real `onceward` processes, an HTTP client that tells "not sent" from "unknown", load that keeps count of
+//! what was admitted, links between nodes that can be made to fail, and what a test wants to know about a running cluster.
 //!
 //! It knows the product from outside: config files, command line, HTTP, signals; and, from `core`, where a bucket
 //! lives. The black-box tests beside it and `onceward-bench` are built on it. Whatever goes wrong in it panics.

@@ -441,3 +441,23 @@ impl Arena {
         cluster.set_failpoints(node, failpoints);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_suffers_what_all_layers_ask_for_until_each_of_them_is_lifted() {
+        let (flow, ms) = (Flow::between_nodes(1, 2), Duration::from_millis);
+        let slow = |delay_ms, rate| Condition { delay: ms(delay_ms), bytes_per_s: rate, ..Condition::default() };
+        let mut suffered = Suffered::default();
+        suffered.layers.insert(0, BTreeMap::from([(flow, slow(10, Some(500)))]));
+        suffered.layers.insert(1, BTreeMap::from([(flow, Condition::hold())]));
+        suffered.layers.insert(2, BTreeMap::from([(flow, slow(5, Some(200))), (flow.back(), Condition::reset())]));
+        assert_eq!(suffered.condition(flow), Condition { passage: Passage::Hold, ..slow(15, Some(200)) });
+        suffered.layers.remove(&1);
+        assert_eq!(suffered.condition(flow), slow(15, Some(200)));
+        suffered.layers.clear();
+        assert_eq!(suffered.condition(flow), Condition::default());
+    }
+}
