@@ -38,20 +38,6 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-#[cfg(not(feature = "faults"))]
-#[test]
-fn nothing_of_the_faults_that_tests_choose_is_in_the_binary() {
-    let program = env!("CARGO_BIN_EXE_onceward");
-    let bytes = fs::read(program).unwrap();
-    for name in ["ONCEWARD_FAULT", "answer-before-apply", "monotonic_rate_ppm"] {
-        assert!(!bytes.windows(name.len()).any(|text| text == name.as_bytes()), "{name}");
-    }
-    let with_fault =
-        Command::new(program).args(["config", "check"]).env_clear().env("ONCEWARD_FAULT", "no-such").output().unwrap();
-    assert_eq!(with_fault.stdout, onceward(&["config", "check"]).stdout);
-    assert!(with_fault.status.success(), "{with_fault:?}");
-}
-
 /// A node of its own that runs until it is told to stop.
 struct Running {
     process: Child,

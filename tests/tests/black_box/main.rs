@@ -14,6 +14,7 @@ mod multi_checks;
 mod outages;
 mod payments;
 mod policies;
+mod released;
 mod snapshots;
 mod webhooks;
 
