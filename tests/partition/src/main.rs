@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 ///
 /// Without arguments: all nemeses in turn, about ten minutes.
 #[derive(Parser)]
-#[command(name = "scripts/partition")]
+#[command(name = "scripts/partition", bin_name = "scripts/partition")]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

@@ -33,6 +33,8 @@ use crate::{
 };
 
 pub const HISTORY_FILE: &str = "history.jsonl";
+/// Which processes ended although nobody asked them to, a sentence a line.
+const EXITS_FILE: &str = "unexpected-exits.txt";
 /// Fewer than by default: each costs processor time that a run of many processes on few cores has none to spare of.
 const DATA_SHARDS: u16 = 4;
 /// Load before the first nemesis and after the last, so that something is under way when each of them strikes.
@@ -71,6 +73,7 @@ pub async fn run(options: &Options, progress: &Progress) -> Result<Finished> {
     let exits = exits?;
 
     let mut finished = judge(recorder.finish()?);
+    fs::write(dir.join(EXITS_FILE), exits.join("\n"))?;
     finished.shortcomings.extend(exits);
     onceward_report::write(dir, &finished.history, &finished.verdicts, &finished.shortcomings)?;
     Ok(finished)
@@ -125,7 +128,10 @@ pub fn judge(history: History) -> Finished {
 pub fn check(dir: &Path) -> Result<Finished> {
     let path = dir.join(HISTORY_FILE);
     let file = fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let finished = judge(History::read(BufReader::new(file))?);
+    let mut finished = judge(History::read(BufReader::new(file))?);
+    // A run that was interrupted left none.
+    let exits = fs::read_to_string(dir.join(EXITS_FILE)).unwrap_or_default();
+    finished.shortcomings.extend(exits.lines().map(str::to_owned));
     onceward_report::write(dir, &finished.history, &finished.verdicts, &finished.shortcomings)?;
     Ok(finished)
 }
