@@ -79,10 +79,10 @@ mod tests {
 
     use super::*;
 
-    #[derive(Default)]
-    struct Hands(AtomicU64);
+    #[derive(Clone, Default)]
+    struct Hands(Arc<AtomicU64>);
 
-    impl Clock for Arc<Hands> {
+    impl Clock for Hands {
         fn monotonic_us(&self) -> u64 {
             self.0.load(Ordering::Relaxed)
         }
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_rate_holds_from_when_it_is_set_and_the_clock_never_goes_back() {
-        let hands = Arc::new(Hands::default());
+        let hands = Hands::default();
         let clock = FaultyClock::new(hands.clone());
         let after = |true_us: u64, monotonic_rate_ppm: i64| {
             hands.0.store(true_us, Ordering::Relaxed);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_wall_clock_is_off_by_what_it_is_told_and_never_before_its_epoch() {
-        let clock = FaultyClock::new(Arc::new(Hands::default()));
+        let clock = FaultyClock::new(Hands::default());
         let off = |wall_offset_ms| {
             clock.set(ClockFaults { wall_offset_ms, ..ClockFaults::default() });
             clock.wall_ms()
