@@ -49,7 +49,12 @@ pub async fn fsync_error(turn: &mut Turn) -> Bite {
     let led = turn.arena.led_by(node);
     turn.arena.expect_exit(node);
     turn.arena.fail(node, |failpoints| failpoints.sync_fails = true).await;
-    let ended = turn.arena.wait_exit(node, EXIT_MAX).await;
+    let (other, shard) = (turn.nodes_but(node)[0], turn.arena.data_shards());
+    let ended = tokio::select! {
+        ended = turn.arena.wait_exit(node, EXIT_MAX) => ended,
+        // So that there is something to sync.
+        () = turn.arena.press(other, shard) => false,
+    };
     let lost = if ended { led } else { Vec::new() };
     let loss = turn.lost(Instant::now(), &lost, &turn.nodes_but(node));
     turn.arena.fail(node, |failpoints| failpoints.sync_fails = false).await;
