@@ -97,16 +97,26 @@ require_sdk() {
   export ONCEWARD_SDK_PYTHON="$venv/bin/python"
 }
 
-# build_release: builds all binaries into $CARGO_TARGET_DIR/release. Always the whole workspace: cargo chooses the
-# features of shared dependencies by what is built together, so any other selection would build them once more.
+# There are two selections, and each always names the whole of it: cargo chooses the features of shared dependencies by what
+# is built together, so that any other selection would build them once more.
+
+# build_release: the programs that are released, and what measures and shows them, into $CARGO_TARGET_DIR/release.
 build_release() {
-  [ -x "$CARGO_TARGET_DIR/release/onceward" ] || say "building (the first time takes a while: RocksDB is compiled from source)"
-  (cd "$ROOT" && cargo build --release --locked --workspace --bins)
+  say_if_first onceward
+  (cd "$ROOT" && cargo build --release --locked --workspace --exclude onceward-simulation \
+    --bin onceward --bin onceward-bench --bin onceward-demo --bin onceward-payments)
 }
 
-# build_faults: builds `onceward-faults`, the program with seeded faults and failpoints in it, and the partition suite.
-build_faults() {
-  [ -x "$CARGO_TARGET_DIR/release/onceward-faults" ] ||
-    say "building (the first time takes a while: RocksDB is compiled from source)"
-  (cd "$ROOT" && cargo build --release --locked --workspace --features onceward-server/faults --bin onceward-faults --bin partition)
+# Tests, simulation and partition runs: with seeded faults and failpoints in the product, and a clock of tokio's that a
+# simulation can stop. Neither is ever in a release.
+TESTED=(--release --locked --workspace --features "onceward-server/faults,onceward-simulation/faults")
+
+# build_suites: the partition suite with `onceward-faults`, and the simulation.
+build_suites() {
+  say_if_first onceward-faults
+  (cd "$ROOT" && cargo build "${TESTED[@]}" --bin onceward-faults --bin partition --bin simulate)
+}
+
+say_if_first() {
+  [ -x "$CARGO_TARGET_DIR/release/$1" ] || say "building (the first time takes a while: RocksDB is compiled from source)"
 }
