@@ -18,7 +18,7 @@ use onceward_partition::{
 const SEED: u64 = 7;
 const NODES: u16 = 3;
 /// Caught within seconds.
-const FAULTS: [&str; 3] = ["forget-token", "apply-forwarded-twice", "abort-twice"];
+const FAULTS: [&str; 2] = ["forget-token", "abort-twice"];
 
 fn out() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
