@@ -39,8 +39,8 @@ use crate::{
 };
 
 /// So small that replicas that lag have to be sent snapshots.
-const SNAPSHOT_EVERY_ENTRIES: u64 = 50;
-const KEEP_BYTES: u64 = 16 << 10;
+const SNAPSHOT_EVERY_ENTRIES: u64 = 30;
+const KEEP_BYTES: u64 = 1 << 10;
 /// Short enough to see a delivery given up.
 const RETRY_MS: [u64; 6] = [100, 200, 400, 800, 1_500, 2_000];
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1_000);
