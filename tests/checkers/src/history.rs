@@ -16,6 +16,7 @@ pub enum Record {
     Delivery(Delivery),
     StateHash(StateHash),
     Nemesis(Nemesis),
+    Isolation(Isolation),
     Leader(Leader),
     Recovery(Recovery),
 }
@@ -362,6 +363,14 @@ pub struct Effect {
     pub count: u64,
 }
 
+/// A node that reached no other for so long. Whatever it answers then, it answers without a majority.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Isolation {
+    pub from_us: u64,
+    pub until_us: u64,
+    pub node: u16,
+}
+
 /// Who leads a shard, whenever an observer sees it change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
@@ -398,6 +407,7 @@ pub struct History {
     pub deliveries: Vec<Delivery>,
     pub state_hashes: Vec<StateHash>,
     pub nemeses: Vec<Nemesis>,
+    pub isolations: Vec<Isolation>,
     pub leaders: Vec<Leader>,
     pub recoveries: Vec<Recovery>,
 }
@@ -429,6 +439,7 @@ impl History {
             Record::Delivery(delivery) => self.deliveries.push(delivery),
             Record::StateHash(hash) => self.state_hashes.push(hash),
             Record::Nemesis(nemesis) => self.nemeses.push(nemesis),
+            Record::Isolation(isolation) => self.isolations.push(isolation),
             Record::Leader(leader) => self.leaders.push(leader),
             Record::Recovery(recovery) => self.recoveries.push(recovery),
         }

@@ -1,5 +1,5 @@
 //! G9: failures are told apart. A call that was answered 503 was not applied, so that nobody ever sees what it would have
-//! done; and no answer is outside the contract.
+//! done; a node without a majority refuses, or says that its answer is degraded; and no answer is outside the contract.
 
 use std::collections::BTreeMap;
 
@@ -38,12 +38,38 @@ impl Checker for Refusals {
                 verdict.violated(format!("node {} answered {status} at {at} to {call:?}: {body}", operation.node));
             }
         }
+        let alone = judge_isolated(history, &mut verdict);
         let refused = |operation: &&Operation| operation.outcome == Outcome::Refused;
         let effects = effects.traces.values().filter(|trace| trace.refused_us.is_some() && !trace.sent_otherwise);
         verdict.judged("refused calls whose effect would be seen", effects.count());
+        verdict.judged("calls to isolated nodes", alone);
         verdict.measured("calls refused", history.operations.iter().filter(refused).count().to_string());
         verdict.told_briefly()
     }
+}
+
+/// Judges the calls that began and ended while their node reached no other; says how many there were.
+fn judge_isolated(history: &History, verdict: &mut Verdict) -> usize {
+    let mut judged = 0;
+    for isolation in &history.isolations {
+        let within = |operation: &&Operation| {
+            operation.node == isolation.node
+                && operation.invoked_us >= isolation.from_us
+                && operation.returned_us <= isolation.until_us
+        };
+        for operation in history.operations.iter().filter(within) {
+            judged += 1;
+            if let Some(reply) = operation.reply().filter(|reply| !is_degraded(reply)) {
+                let (node, at, call) = (operation.node, seconds(operation.returned_us), &operation.call);
+                verdict.violated(format!("node {node}, without a majority, answered {reply:?} at {at} to {call:?}"));
+            }
+        }
+    }
+    judged
+}
+
+fn is_degraded(reply: &Reply) -> bool {
+    matches!(reply, Reply::Checked { results, .. } if results.iter().all(|result| result.degraded))
 }
 
 /// What calls would leave behind, by the beginning of a sentence about it.

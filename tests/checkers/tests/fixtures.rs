@@ -64,6 +64,7 @@ const FIXTURES: &[(&str, &str)] = &[
     ("g9-publish", "message acct/e1: refused at 1.001000 s, but delivered at 2.000000 s"),
     ("g9-completion", "completion with \"one\": refused at 2.001000 s, but replayed"),
     ("g9-begin", "key acct/k: refused at 1.001000 s, but there at 2.001000 s"),
+    ("g9-minority", "node 1, without a majority, answered Started { token: 7 } at 2.001000 s"),
     ("g9-unexpected", "node 1 answered 500"),
     ("g10-healing", "healing at 9.000000 s took 5.100000 s"),
     ("g10-leader-loss", "kill-leader: loss of a leader at 9.000000 s took 2.600000 s"),

@@ -16,8 +16,6 @@ use crate::{
 };
 
 const NODES: u16 = 3;
-/// The promise on how long recovery takes.
-const RECOVERY: &str = "G10";
 
 /// A fault, and a run that shows it.
 #[derive(Debug, Clone, Copy)]
@@ -160,11 +158,6 @@ impl Mutation {
     }
 }
 
-/// Whether nothing is violated, but perhaps for how long recovery takes: a run this short has few of them to judge.
-fn is_clean(finished: &Finished) -> bool {
-    finished.verdicts.iter().all(|verdict| verdict.kept() || verdict.promise == RECOVERY)
-}
-
 /// Runs all cells, or those of one fault, and prints the table; whether each came out as it must.
 pub async fn run_all(fault: Option<&str>, out: &Path) -> Result<bool> {
     let chosen: Vec<&Mutation> =
@@ -183,12 +176,12 @@ pub async fn run_all(fault: Option<&str>, out: &Path) -> Result<bool> {
         let broken = run::run(&mutation.options(out, true), &Progress::new()).await?;
         let caught = mutation.caught(&broken);
         let sound = run::run(&mutation.options(out, false), &Progress::new()).await?;
-        all_well &= !caught.is_empty() && is_clean(&sound);
+        all_well &= !caught.is_empty() && sound.is_clean();
         let caught = if caught.is_empty() { "NOT CAUGHT".to_owned() } else { caught.join(", ") };
-        if !is_clean(&sound) {
+        if !sound.is_clean() {
             println!("{}", summary(&sound));
         }
-        let clean = if is_clean(&sound) { "clean" } else { "VIOLATED" };
+        let clean = if sound.is_clean() { "clean" } else { "VIOLATED" };
         writeln!(table, "| `{fault}` | {workload} | {nemesis} | {seed} | {seconds} s | {caught} | {clean} |")?;
     }
     println!("{table}");

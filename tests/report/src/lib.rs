@@ -45,6 +45,7 @@ fn records(history: &History) -> impl Iterator<Item = Record> {
         .chain(history.state_hashes.iter().cloned().map(Record::StateHash))
         .chain(history.nemeses.iter().cloned().map(Record::Nemesis))
         .chain(history.leaders.iter().cloned().map(Record::Leader))
+        .chain(history.isolations.iter().cloned().map(Record::Isolation))
         .chain(history.recoveries.iter().cloned().map(Record::Recovery))
 }
 

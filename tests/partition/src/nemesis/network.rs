@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use onceward_checkers::history::{Isolation, Record};
 use onceward_tests::links::{Condition, Flow, Party};
 use tokio::time::{Instant, sleep};
 
@@ -28,11 +29,14 @@ pub async fn leader_isolated(turn: &mut Turn) -> Bite {
         let (condition, time) = (drawn_cut(turn), turn.draw_ms(ISOLATED_MS.0, ISOLATED_MS.1));
         let (led, began) = (turn.arena.led_by(leader), Instant::now());
         turn.arena.lay(turn.layer, &across(&[leader], &others), condition).await;
+        let from_us = turn.recorder.now_us();
         let loss = turn.lost(began, &led, &others);
         let shards = turn.arena.shards();
         let asked = turn.last_asking(time, vec![turn.arena.observer_of(leader).clone()], &shards).await;
         refused += asked.refused();
         turn.found_again(loss).await;
+        let until_us = turn.recorder.now_us();
+        turn.recorder.record(Record::Isolation(Isolation { from_us, until_us, node: leader }));
         turn.arena.lift(turn.layer).await;
         turn.undone().await;
         sleep(APART.min(turn.left())).await;
