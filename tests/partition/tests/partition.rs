@@ -17,6 +17,8 @@ use onceward_partition::{
 /// Chosen for the variety of what it draws.
 const SEED: u64 = 7;
 const NODES: u16 = 3;
+/// A nemesis may come too late to bite on a machine that is busy: then the run shows too little, and is made again.
+const ATTEMPTS: usize = 2;
 /// Caught within seconds.
 const FAULTS: [&str; 2] = ["forget-token", "abort-twice"];
 
@@ -42,9 +44,17 @@ async fn under_combined_nemeses_every_promise_is_kept_and_every_nemesis_bites() 
         out: out().join("combined"),
         fault: None,
     };
-    let finished = run::run(&options, &Progress::new()).await.unwrap();
-    println!("{}", summary(&finished));
-    assert!(finished.is_clean() && finished.shortcomings.is_empty(), "again: {}", options.again());
+    let mut shortcomings = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let finished = run::run(&options, &Progress::new()).await.unwrap();
+        println!("{}", summary(&finished));
+        assert!(finished.is_clean(), "again: {}", options.again());
+        shortcomings = finished.shortcomings;
+        if shortcomings.is_empty() {
+            return;
+        }
+    }
+    panic!("{shortcomings:?}; again: {}", options.again());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
