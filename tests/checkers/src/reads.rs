@@ -141,10 +141,13 @@ impl<'a> Model for Register<'a> {
         let grows = |revision: u64| revision > held.revision_max;
         let revision_max = |revision: Option<u64>| revision.unwrap_or(0).max(held.revision_max);
         let next = match *access {
-            Access::Write { value, revision } if revision.is_none_or(grows) => {
-                Some(Held { value: Some(value), revision, revision_max: revision_max(revision) })
+            Access::Write { value, revision } => {
+                let written = Held { value: Some(value), revision, revision_max: revision_max(revision) };
+                // What is written as it stands may keep its revision.
+                let stays = held.value == Some(value) && (revision.is_none() || revision == held.revision);
+                let changed = revision.is_none_or(grows).then_some(written);
+                return changed.into_iter().chain(stays.then_some(*held)).collect();
             }
-            Access::Write { .. } => None,
             Access::Delete => Some(Held { value: None, revision: None, ..*held }),
             Access::Read { value: None, .. } => held.value.is_none().then_some(*held),
             Access::Read { value: Some(read), revision } => {

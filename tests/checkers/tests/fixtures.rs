@@ -54,6 +54,7 @@ const FIXTURES: &[(&str, &str)] = &[
     ("g6-number-twice", "number 2 is that of e2 and"),
     ("g7-policy", "policy api: no order of calls explains GetPolicy"),
     ("g7-policy-revision", "policy api: no order of calls explains PutPolicy"),
+    ("g7-policy-as-it-stands", "policy api: no order of calls explains PutPolicy"),
     ("g7-endpoint", "endpoint acct/hook: no order of calls explains GetEndpoint"),
     ("g7-record", "key acct/k: no order of calls explains GetRecord"),
     ("g7-message", "message acct/e1 on node 2 at 3.001000 s: not found, though it was there by 2.001000 s"),

@@ -208,6 +208,10 @@ impl Reference {
     }
 
     fn put_policy(&mut self, name: &str, terms: &Terms) -> Reply {
+        // What is written as it stands keeps its revision.
+        if let Some(policy) = self.policies.get(name).filter(|policy| policy.terms == *terms) {
+            return Reply::Policy { terms: terms.clone(), revision: policy.revision, pending: false };
+        }
         self.revision += 1;
         let life = self.policies.get(name).map_or(self.revision, |policy| policy.life);
         let names: Vec<_> = self.buckets.keys().filter(|(policy, _)| policy == name).cloned().collect();
