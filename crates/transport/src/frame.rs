@@ -1,14 +1,15 @@
 //! What travels on a connection after the handshake: frames, each a length, a head and a raw body.
 //!
-//! `length u32 BE | CRC-32C u32 BE | head: MessagePack array [id, kind, detail, shard, timeout_ms] | body`, the length
-//! counting what follows it, the checksum taken over head and body: TCP's own sixteen bits let a flipped bit through now
-//! and then, and what a replica applied wrong stays wrong. It guards against accidents; against people there is mTLS. Decoding is a pure function of bytes that may be anything: an error, never a panic, and no allocation beyond the
+//! `length u32 BE | CRC-32C of it u32 BE | CRC-32C u32 BE | head: MessagePack array [id, kind, detail, shard, timeout_ms] |
+//! body`, the length counting what follows its checksum, the second checksum taken over head and body: TCP's own sixteen
+//! bits let a flipped bit through now and then, and what a replica applied wrong stays wrong. The length has a checksum of
+//! its own, as a reader that believes a wrong one waits for a frame that never ends. Both guard against accidents; against
+//! people there is mTLS. Decoding is a pure function of bytes that may be anything: an error, never a panic, and no allocation beyond the
 //! connection's frame bound. Bodies are slices of what was read, not copies; nothing here knows what is in them.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onceward_core::cluster::ShardId;
 use serde::Deserialize;
-use tokio_util::codec::{Decoder, LengthDelimitedCodec};
 
 use crate::limits::{BODY_BYTES_MAX, CONTROL_BODY_BYTES_MAX, HEAD_BYTES_MAX};
 use crate::links::{Lane, RefusalCode};
@@ -67,6 +68,8 @@ const PONG: u8 = 6;
 
 const LENGTH_BYTES: usize = 4;
 const CHECKSUM_BYTES: usize = 4;
+/// Length and its checksum: what has to have come before a frame is waited for.
+const PREFIX_BYTES: usize = LENGTH_BYTES + CHECKSUM_BYTES;
 
 /// `id, kind, detail, shard, timeout_ms`; `detail` is a request's method or a refusal's code. What a kind doesn't use is 0.
 type Head = (u64, u8, u8, u16, u32);
@@ -91,17 +94,18 @@ impl Frame {
         }
     }
 
-    /// Writes length, checksum and head; the body is to follow. It must be within the bound of its lane.
+    /// Writes length, checksums and head; the body is to follow. It must be within the bound of its lane.
     pub fn encode_head(&self, out: &mut BytesMut) {
         let start = out.len();
-        let (checksum_at, head_at) = (start + LENGTH_BYTES, start + LENGTH_BYTES + CHECKSUM_BYTES);
-        out.put_bytes(0, LENGTH_BYTES + CHECKSUM_BYTES);
+        out.put_bytes(0, PREFIX_BYTES + CHECKSUM_BYTES);
         rmp_serde::encode::write(&mut out.writer(), &self.head()).expect("integers encode, and memory takes all bytes");
-        let length = out.len() - start - LENGTH_BYTES + self.body().len();
-        let length = u32::try_from(length).expect("bodies are bounded far below 4 GiB");
-        out[start..checksum_at].copy_from_slice(&length.to_be_bytes());
-        let checksum = crc32c::crc32c_append(crc32c::crc32c(&out[head_at..]), self.body());
-        out[checksum_at..head_at].copy_from_slice(&checksum.to_be_bytes());
+        let length = out.len() - start - PREFIX_BYTES + self.body().len();
+        let length = u32::try_from(length).expect("bodies are bounded far below 4 GiB").to_be_bytes();
+        let (prefix, rest) = out[start..].split_at_mut(PREFIX_BYTES);
+        let (checksum, head) = rest.split_at_mut(CHECKSUM_BYTES);
+        prefix[..LENGTH_BYTES].copy_from_slice(&length);
+        prefix[LENGTH_BYTES..].copy_from_slice(&crc32c::crc32c(&length).to_be_bytes());
+        checksum.copy_from_slice(&crc32c::crc32c_append(crc32c::crc32c(head), self.body()).to_be_bytes());
     }
 
     /// Reads a frame from head and body.
@@ -137,35 +141,39 @@ pub const fn body_bytes_max(lane: Lane) -> usize {
 /// Cuts a stream of bytes into frames.
 #[derive(Debug)]
 pub struct FrameDecoder {
-    lengths: LengthDelimitedCodec,
     frame_bytes_max: usize,
 }
 
 impl FrameDecoder {
     pub fn new(lane: Lane) -> FrameDecoder {
-        let frame_bytes_max = CHECKSUM_BYTES + HEAD_BYTES_MAX + body_bytes_max(lane);
-        let lengths = LengthDelimitedCodec::builder()
-            .length_field_length(LENGTH_BYTES)
-            .max_frame_length(frame_bytes_max)
-            .new_codec();
-        FrameDecoder { lengths, frame_bytes_max }
+        FrameDecoder { frame_bytes_max: CHECKSUM_BYTES + HEAD_BYTES_MAX + body_bytes_max(lane) }
     }
 
     /// The next frame, or `None` until more bytes are appended to `received`. After an error the stream is unreadable.
     pub fn next(&mut self, received: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
-        let too_long = |_| FrameError::TooLong { max: self.frame_bytes_max };
-        match self.lengths.decode(received).map_err(too_long)? {
-            Some(bytes) => Frame::decode(verified(bytes.freeze())?).map(Some),
-            None => Ok(None),
+        let Some(mut prefix) = received.get(..PREFIX_BYTES) else { return Ok(None) };
+        let computed = crc32c::crc32c(&prefix[..LENGTH_BYTES]);
+        let length = prefix.get_u32() as usize;
+        check(computed, prefix.get_u32())?;
+        if length > self.frame_bytes_max {
+            return Err(FrameError::TooLong { max: self.frame_bytes_max });
         }
+        let missing = (PREFIX_BYTES + length).saturating_sub(received.len());
+        if missing > 0 {
+            received.reserve(missing);
+            return Ok(None);
+        }
+        received.advance(PREFIX_BYTES);
+        let mut bytes = received.split_to(length).freeze();
+        let checksum = bytes.try_get_u32().map_err(|_| FrameError::Checksum)?;
+        check(crc32c::crc32c(&bytes), checksum)?;
+        Frame::decode(bytes).map(Some)
     }
 }
 
-/// Head and body, of what a length enclosed.
-fn verified(mut bytes: Bytes) -> Result<Bytes, FrameError> {
-    let checksum = bytes.try_get_u32().map_err(|_| FrameError::Checksum)?;
+fn check(computed: u32, told: u32) -> Result<(), FrameError> {
     // A fuzzer would get no further than this comparison.
-    if cfg!(fuzzing) || crc32c::crc32c(&bytes) == checksum { Ok(bytes) } else { Err(FrameError::Checksum) }
+    if cfg!(fuzzing) || computed == told { Ok(()) } else { Err(FrameError::Checksum) }
 }
 
 #[cfg(test)]
