@@ -47,7 +47,7 @@ fn lane(lane: Lane, input: &[u8]) {
 
 /// The frames of a stream, and whether something unreadable ended it.
 fn frames(lane: Lane, stream: &[u8], piece_bytes: usize) -> (Vec<Frame>, bool) {
-    let (mut decoder, mut received) = (FrameDecoder::new(lane), BytesMut::new());
+    let (decoder, mut received) = (FrameDecoder::new(lane), BytesMut::new());
     let mut frames = Vec::new();
     for piece in stream.chunks(piece_bytes.max(1)) {
         received.extend_from_slice(piece);

@@ -160,7 +160,7 @@ async fn the_snapshot_lane_is_dialled_by_a_call_and_closed_when_idle() {
         assert_eq!(lane, Lane::Snapshot);
         let mut frame = [0; 16];
         let mut received = bytes::BytesMut::new();
-        let mut decoder = crate::frame::FrameDecoder::new(lane);
+        let decoder = crate::frame::FrameDecoder::new(lane);
         let id = loop {
             let read = stream.read(&mut frame).await.unwrap();
             received.extend_from_slice(&frame[..read]);

@@ -4,8 +4,9 @@
 //! body`, the length counting what follows its checksum, the second checksum taken over head and body: TCP's own sixteen
 //! bits let a flipped bit through now and then, and what a replica applied wrong stays wrong. The length has a checksum of
 //! its own, as a reader that believes a wrong one waits for a frame that never ends. Both guard against accidents; against
-//! people there is mTLS. Decoding is a pure function of bytes that may be anything: an error, never a panic, and no allocation beyond the
-//! connection's frame bound. Bodies are slices of what was read, not copies; nothing here knows what is in them.
+//! people there is mTLS. Decoding is a pure function of bytes that may be anything: an error, never a panic, and no
+//! allocation beyond the connection's frame bound. Bodies are slices of what was read, not copies; nothing here knows what
+//! is in them.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onceward_core::cluster::ShardId;
@@ -150,7 +151,7 @@ impl FrameDecoder {
     }
 
     /// The next frame, or `None` until more bytes are appended to `received`. After an error the stream is unreadable.
-    pub fn next(&mut self, received: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+    pub fn next(&self, received: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         let Some(mut prefix) = received.get(..PREFIX_BYTES) else { return Ok(None) };
         let computed = crc32c::crc32c(&prefix[..LENGTH_BYTES]);
         let length = prefix.get_u32() as usize;

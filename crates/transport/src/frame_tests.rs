@@ -81,7 +81,7 @@ fn frames() -> impl Strategy<Value = Frame> {
 
 /// Everything the decoder finds in a stream that arrives in pieces of the given length.
 fn decode_in_pieces(stream: &[u8], piece: usize) -> (Vec<Frame>, Option<FrameError>) {
-    let mut decoder = FrameDecoder::new(Lane::Data);
+    let decoder = FrameDecoder::new(Lane::Data);
     let mut received = BytesMut::new();
     let mut found = Vec::new();
     for piece in stream.chunks(piece) {
